@@ -1,0 +1,113 @@
+// Context: what every operation gets as its first argument. There are no globals.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "device/arena.h"
+#include "device/device.h"
+
+namespace yoke {
+
+/// What an operation does at least: floating-point operations and bytes that have to move.
+struct Cost {
+  double flops = 0;
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+/// Totals by operation.
+struct OpTotals {
+  int64_t calls = 0;
+  double flops = 0;
+  double bytes = 0;
+  double seconds = 0;  ///< measured, only when the stream is profiled
+};
+
+/// An ordered queue of work. On the CPU work is done when launch returns; the dry device only accounts.
+class Stream {
+ public:
+  void account(const char* op, const Cost& cost, double seconds) {
+    OpTotals& totals = totals_[op];
+    ++totals.calls;
+    totals.flops += cost.flops;
+    totals.bytes += cost.bytes_read + cost.bytes_written;
+    totals.seconds += seconds;
+  }
+  /// Returns when all work launched so far is done.
+  void synchronize() {}
+
+  bool profiled = false;
+  const std::map<std::string, OpTotals, std::less<>>& totals() const { return totals_; }
+  void clear_totals() { totals_.clear(); }
+
+ private:
+  std::map<std::string, OpTotals, std::less<>> totals_;
+};
+
+struct Context {
+  const Device& device;
+  Stream& stream;
+  Arena& arena;  ///< also the operations' workspace, under mark and release
+};
+
+/// One kernel in every build: a missing definition is a link error that names the operation and the instruction set.
+template <class Args>
+struct KernelSet {
+  using Function = void (*)(Context&, const Args&);
+  Function generic;
+  Function avx2;
+  Function avx512;
+};
+
+/// Launches the kernel for the context's device; on the dry device only accounts.
+template <class Args>
+void launch(Context& ctx, const char* op, const KernelSet<Args>& kernels, const Args& args, const Cost& cost) {
+  if (ctx.device.is_dry()) {
+    ctx.stream.account(op, cost, 0);
+    return;
+  }
+  const auto kernel = ctx.device.isa() == Isa::avx512 ? kernels.avx512
+                      : ctx.device.isa() == Isa::avx2 ? kernels.avx2
+                                                      : kernels.generic;
+  if (!ctx.stream.profiled) {
+    kernel(ctx, args);
+    ctx.stream.account(op, cost, 0);
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  kernel(ctx, args);
+  ctx.stream.account(op, cost, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+}  // namespace yoke
+
+// Declares the kernel `op` for every instruction set (each `<op>_cpu.cc` is compiled once per set, see
+// cmake/isa.cmake) and gathers them in `op_kernels`. Use inside namespace yoke.
+#if defined(__x86_64__)
+#define YOKE_KERNELS(op, Args)             \
+  namespace generic {                      \
+  void op(Context&, const Args&);          \
+  }                                        \
+  namespace avx2 {                         \
+  void op(Context&, const Args&);          \
+  }                                        \
+  namespace avx512 {                       \
+  void op(Context&, const Args&);          \
+  }                                        \
+  static constexpr KernelSet<Args> op##_kernels { generic::op, avx2::op, avx512::op }
+#else
+#define YOKE_KERNELS(op, Args)             \
+  namespace generic {                      \
+  void op(Context&, const Args&);          \
+  }                                        \
+  static constexpr KernelSet<Args> op##_kernels { generic::op, generic::op, generic::op }
+#endif
+
+// The same for a kernel that a library dispatches by itself (`<op>_onednn.cc`, compiled once).
+#define YOKE_LIBRARY_KERNEL(op, Args)      \
+  namespace library {                      \
+  void op(Context&, const Args&);          \
+  }                                        \
+  static constexpr KernelSet<Args> op##_kernels { library::op, library::op, library::op }

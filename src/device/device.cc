@@ -1,0 +1,134 @@
+#include "device/device.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "base/error.h"
+
+namespace yoke {
+
+std::string name_of(Isa isa) {
+  switch (isa) {
+    case Isa::generic:
+      return "generic";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas{Isa::generic};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("f16c");
+  if (avx2) isas.push_back(Isa::avx2);
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
+      __builtin_cpu_supports("avx512bf16")) {
+    isas.push_back(Isa::avx512);
+  }
+#endif
+  return isas;
+}
+
+bool cpu_has_bf16() {
+  const auto isas = available_isas();
+  return std::find(isas.begin(), isas.end(), Isa::avx512) != isas.end();
+}
+
+Device Device::cpu(int threads) { return cpu(threads, available_isas().back()); }
+
+Device Device::cpu(int threads, Isa isa) {
+  const auto isas = available_isas();
+  if (std::find(isas.begin(), isas.end(), isa) == isas.end()) {
+    fail_usage("This processor does not run the instruction set {}; the best here is {}.", name_of(isa),
+               name_of(isas.back()));
+  }
+  if (threads < 1) fail_usage("threads: found {}, at least 1 is needed.", threads);
+  Device device;
+  device.isa_ = isa;
+  device.threads_ = threads;
+  return device;
+}
+
+Device Device::dry(const Device& like) {
+  Device device = like;
+  device.kind_ = DeviceKind::dry;
+  device.modelled_ = like.modelled_;
+  return device;
+}
+
+std::string Device::str() const {
+  const std::string cpu = fmt::format("cpu ({}, {} thread{})", name_of(isa_), threads_, threads_ == 1 ? "" : "s");
+  return is_dry() ? "dry " + cpu : cpu;
+}
+
+namespace {
+
+/// The number in a cgroup file, or -1 for "max" and for files that are not there.
+double cgroup_number(const std::string& path, int field = 0) {
+  std::ifstream in(path);
+  std::string word;
+  for (int i = 0; i <= field; ++i) {
+    if (!(in >> word)) return -1;
+  }
+  if (word == "max") return -1;
+  std::istringstream number(word);
+  double value = -1;
+  number >> value;
+  return number ? value : -1;
+}
+
+/// The folder of this process's cgroup (version 2).
+std::string cgroup_folder() {
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("0::", 0) == 0) return "/sys/fs/cgroup" + line.substr(3);
+  }
+  return "/sys/fs/cgroup";
+}
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const std::string file = cgroup_folder() + "/cpu.max";
+  const double quota = cgroup_number(file, 0), period = cgroup_number(file, 1);
+  if (quota > 0 && period > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(quota / period))));
+  return std::max(1, cores);
+}
+
+size_t available_memory() {
+  double available = 0;
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    double kib = 0;
+    if (fields >> key >> kib && key == "MemAvailable:") available = kib * 1024;
+  }
+  for (std::string folder = cgroup_folder(); folder.rfind("/sys/fs/cgroup", 0) == 0;
+       folder = folder.substr(0, folder.rfind('/'))) {
+    const double limit = cgroup_number(folder + "/memory.max");
+    const double used = cgroup_number(folder + "/memory.current");
+    if (limit >= 0) available = std::min(available, std::max(0.0, limit - std::max(0.0, used)));
+  }
+  const double v1 = cgroup_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  const double v1_used = cgroup_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
+  if (v1 > 0) available = std::min(available, std::max(0.0, v1 - std::max(0.0, v1_used)));
+  return static_cast<size_t>(available);
+}
+
+}  // namespace yoke

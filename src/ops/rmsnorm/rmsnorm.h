@@ -1,0 +1,41 @@
+// Root-mean-square normalisation with an optional residual addition in front (Zhang, Sennrich 2019).
+//
+//   x'  = x + delta                          (delta absent: x' = x)
+//   r   = 1 / sqrt(mean(x'^2) + epsilon)     one per row
+//   y   = x' * r * weight
+//
+// Rows are tokens (or heads of tokens); statistics are fp32 whatever the element type.
+#pragma once
+
+#include "device/context.h"
+
+namespace yoke {
+
+struct RmsNormForward {
+  TensorView x;             ///< [rows, cols] f32 | bf16 | f16
+  TensorView delta;         ///< [rows, cols] or absent
+  TensorView weight;        ///< [cols], dtype of x
+  TensorView residual_out;  ///< [rows, cols] x'; may be x; absent exactly when delta is
+  TensorView y;             ///< [rows, cols]; may be x when there is no delta
+  TensorView rstd;          ///< [rows] f32
+  float epsilon = 1e-5f;
+};
+
+/// dx' = (dy * weight - x' * r^2 * mean(dy * weight * x')) * r, and dweight = sum over rows of dy * x' * r.
+/// x' feeds the residual stream as well: dx = dx' + residual_gradient when that is present.
+struct RmsNormBackward {
+  TensorView dy;                 ///< [rows, cols]
+  TensorView x;                  ///< [rows, cols] x' of the forward
+  TensorView weight;             ///< [cols]
+  TensorView rstd;               ///< [rows] f32
+  TensorView residual_gradient;  ///< [rows, cols] or absent
+  TensorView dx;                 ///< [rows, cols]; may be dy or residual_gradient
+  TensorView dweight;            ///< [cols] f32; absent for frozen weights
+  bool accumulate = false;       ///< dweight += instead of =
+};
+
+void rms_norm_forward(Context& ctx, const RmsNormForward& args);
+/// Workspace: threads x cols fp32.
+void rms_norm_backward(Context& ctx, const RmsNormBackward& args);
+
+}  // namespace yoke
