@@ -195,7 +195,8 @@ class Bench {
   }
 
   void expect_guards() const {
-    for (const auto& [name, buffer] : buffers_) EXPECT_TRUE(buffer.guards_intact()) << name << ": written out of bounds";
+    for (const auto& [name, buffer] : buffers_)
+      EXPECT_TRUE(buffer.guards_intact()) << name << ": written out of bounds";
   }
 
   void expect_inputs_unchanged(const std::string& except) const {
@@ -214,7 +215,8 @@ class Bench {
     const Tolerance tolerance = tolerance_of(accuracy.value_or(got.dtype));
     for (size_t i = 0; i < want.size(); ++i) {
       const double x = load(got, static_cast<int64_t>(i));
-      const double allowed = case_.tolerance * (tolerance.relative * std::abs(want[i]) + tolerance.to_largest * largest);
+      const double allowed =
+          case_.tolerance * (tolerance.relative * std::abs(want[i]) + tolerance.to_largest * largest);
       ASSERT_TRUE(std::abs(x - want[i]) <= allowed || x == want[i])
           << name << "[" << i << "] is " << x << ", expected " << want[i] << " within " << allowed;
     }

@@ -55,8 +55,8 @@ std::string did_you_mean(std::string_view wrong, const std::vector<std::string>&
 }  // namespace yoke
 
 /// Always on: checks our own invariants, never a user's input.
-#define YOKE_ASSERT(condition, ...)                                                             \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
-      ::yoke::assertion_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__));  \
+#define YOKE_ASSERT(condition, ...)                                                            \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
+      ::yoke::assertion_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -51,8 +51,7 @@ struct TensorView {
   int64_t row_stride = 0;
 
   TensorView() = default;
-  TensorView(void* data, DType dtype, Shape shape)
-      : data(data), dtype(dtype), shape(shape), row_stride(shape.cols()) {}
+  TensorView(void* data, DType dtype, Shape shape) : data(data), dtype(dtype), shape(shape), row_stride(shape.cols()) {}
 
   int64_t rows() const { return shape.rows(); }
   int64_t cols() const { return shape.cols(); }

@@ -12,8 +12,8 @@ Arena::Arena(void* base, size_t capacity) : base_(static_cast<char*>(base)), cap
 }
 
 TensorView Arena::allocate(const char* name, DType dtype, const Shape& shape) {
-  const auto payload = static_cast<size_t>(
-      checked_product(shape.elements(), static_cast<int64_t>(size_of(dtype)), name));
+  const auto payload =
+      static_cast<size_t>(checked_product(shape.elements(), static_cast<int64_t>(size_of(dtype)), name));
   const size_t bytes = (payload + kAlignment - 1) / kAlignment * kAlignment;
   YOKE_ASSERT(counting() || used_ + bytes <= capacity_, "'{}' needs {} bytes, the arena has {} of {} left", name, bytes,
               capacity_ - used_, capacity_);

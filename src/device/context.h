@@ -86,28 +86,28 @@ void launch(Context& ctx, const char* op, const KernelSet<Args>& kernels, const 
 // Declares the kernel `op` for every instruction set (each `<op>_cpu.cc` is compiled once per set, see
 // cmake/isa.cmake) and gathers them in `op_kernels`. Use inside namespace yoke.
 #if defined(__x86_64__)
-#define YOKE_KERNELS(op, Args)             \
-  namespace generic {                      \
-  void op(Context&, const Args&);          \
-  }                                        \
-  namespace avx2 {                         \
-  void op(Context&, const Args&);          \
-  }                                        \
-  namespace avx512 {                       \
-  void op(Context&, const Args&);          \
-  }                                        \
+#define YOKE_KERNELS(op, Args)    \
+  namespace generic {             \
+  void op(Context&, const Args&); \
+  }                               \
+  namespace avx2 {                \
+  void op(Context&, const Args&); \
+  }                               \
+  namespace avx512 {              \
+  void op(Context&, const Args&); \
+  }                               \
   static constexpr KernelSet<Args> op##_kernels { generic::op, avx2::op, avx512::op }
 #else
-#define YOKE_KERNELS(op, Args)             \
-  namespace generic {                      \
-  void op(Context&, const Args&);          \
-  }                                        \
+#define YOKE_KERNELS(op, Args)    \
+  namespace generic {             \
+  void op(Context&, const Args&); \
+  }                               \
   static constexpr KernelSet<Args> op##_kernels { generic::op, generic::op, generic::op }
 #endif
 
 // The same for a kernel that a library dispatches by itself (`<op>_onednn.cc`, compiled once).
-#define YOKE_LIBRARY_KERNEL(op, Args)      \
-  namespace library {                      \
-  void op(Context&, const Args&);          \
-  }                                        \
+#define YOKE_LIBRARY_KERNEL(op, Args) \
+  namespace library {                 \
+  void op(Context&, const Args&);     \
+  }                                   \
   static constexpr KernelSet<Args> op##_kernels { library::op, library::op, library::op }

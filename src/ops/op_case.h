@@ -29,10 +29,10 @@ struct TensorSpec {
 };
 
 struct GradientSpec {
-  std::string of;                ///< input x: backward writes the view "dx"
+  std::string of;  ///< input x: backward writes the view "dx"
   DType dtype = DType::f32;
-  bool accumulates = false;      ///< honours backward's `accumulate`
-  std::string may_alias{};       ///< view (e.g. "dy") that "dx" may share memory with
+  bool accumulates = false;         ///< honours backward's `accumulate`
+  std::string may_alias{};          ///< view (e.g. "dy") that "dx" may share memory with
   std::optional<DType> accuracy{};  ///< as in TensorSpec
 };
 

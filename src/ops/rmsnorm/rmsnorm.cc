@@ -38,7 +38,8 @@ void rms_norm_backward(Context& ctx, const RmsNormBackward& a) {
 
   ArenaScope scope(ctx.arena);
   RmsNormBackwardKernel kernel{a, {}};
-  if (!a.dweight.absent()) kernel.partial = ctx.arena.allocate("rms_norm partial", DType::f32, {ctx.device.threads(), cols});
+  if (!a.dweight.absent())
+    kernel.partial = ctx.arena.allocate("rms_norm partial", DType::f32, {ctx.device.threads(), cols});
   const double tensor = static_cast<double>(a.x.bytes());
   launch(ctx, "rms_norm_backward", rms_norm_backward_kernels, kernel,
          {.flops = 10.0 * static_cast<double>(a.x.elements()),

@@ -52,7 +52,8 @@ OpCase row(DType dtype, int64_t rows, int64_t cols, bool residual, int64_t paddi
   };
   c.seeds = {"y"};
   if (residual) c.seeds.push_back("sum");
-  c.gradients = {{.of = "x", .dtype = dtype, .may_alias = "dy"}, {.of = "weight", .accumulates = true, .accuracy = dtype}};
+  c.gradients = {{.of = "x", .dtype = dtype, .may_alias = "dy"},
+                 {.of = "weight", .accumulates = true, .accuracy = dtype}};
   c.backward = [=](Context& ctx, Views& v, bool accumulate) {
     rms_norm_backward(ctx, {.dy = v["dy"],
                             .x = residual ? v["sum"] : v["x"],
