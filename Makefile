@@ -1,0 +1,67 @@
+# Thin: every target is one or two commands that can be typed by hand. See CONTRIBUTING.md.
+.PHONY: all packages test test-quick check demo bench lint format clean cuda gpu-check
+
+VENV := .venv/installed
+REQUIREMENTS := $(wildcard tests/oracle/requirements*.txt)
+
+all:
+	@cmake --preset release >/dev/null || { echo "make: libraries are missing? On Debian 12: make packages" >&2; exit 1; }
+	cmake --build --preset release --target yoke
+
+# Everything that building, the demo and the tests need (Debian 12).
+packages:
+	scripts/install_packages.sh build demo test
+
+# The whole suite, then the whole suite again under AddressSanitizer and UndefinedBehaviorSanitizer.
+test: packages $(VENV)
+	cmake --preset release
+	cmake --build --preset release
+	ctest --preset release
+	cmake --preset asan
+	cmake --build --preset asan
+	ctest --preset asan
+
+# What builds and runs in about a minute once the tree is built: no sanitizers, no PyTorch oracles.
+test-quick:
+	cmake --preset release >/dev/null
+	cmake --build --preset release
+	ctest --preset release -LE 'oracle|slow'
+
+# Debian's PyTorch is seen through --system-site-packages; everything else is pinned.
+$(VENV): $(REQUIREMENTS)
+	/usr/bin/python3 -m venv --clear --system-site-packages .venv
+	.venv/bin/pip install -q --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS))
+	touch $@
+
+# Rules that no compiler enforces: layers, documentation, formatting.
+check:
+	python3 scripts/check_includes.py
+	python3 scripts/check_docs.py
+	scripts/lint.sh format
+
+lint:
+	scripts/install_packages.sh build test
+	cmake --preset release >/dev/null
+	scripts/lint.sh format
+	scripts/lint.sh tidy build
+
+format:
+	scripts/lint.sh fix
+
+demo:
+	scripts/demo.sh
+
+# BENCH_ARGS="--python PATH" adds another PyTorch to the comparison.
+bench: packages
+	cmake --preset release >/dev/null
+	cmake --build --preset release
+	/usr/bin/python3 bench/bench.py --output build/bench.json $(BENCH_ARGS)
+
+cuda:
+	@echo "make cuda: training on CUDA is not built yet; this version trains on the CPU (make, make demo)." >&2; exit 1
+
+gpu-check:
+	@echo "make gpu-check: training on CUDA is not built yet, so there is nothing to check on a GPU." >&2; exit 1
+
+clean:
+	rm -rf build
