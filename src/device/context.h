@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <string>
+#include <typeindex>
 
 #include "device/arena.h"
 #include "device/device.h"
@@ -38,12 +40,22 @@ class Stream {
   /// Returns when all work launched so far is done.
   void synchronize() {}
 
+  /// What a library keeps for work on this stream (handles, prepared primitives): made on first use, gone with the
+  /// stream.
+  template <class State>
+  State& library_state() {
+    std::shared_ptr<void>& slot = library_states_[typeid(State)];
+    if (!slot) slot = std::make_shared<State>();
+    return *static_cast<State*>(slot.get());
+  }
+
   bool profiled = false;
   const std::map<std::string, OpTotals, std::less<>>& totals() const { return totals_; }
   void clear_totals() { totals_.clear(); }
 
  private:
   std::map<std::string, OpTotals, std::less<>> totals_;
+  std::map<std::type_index, std::shared_ptr<void>> library_states_;
 };
 
 struct Context {

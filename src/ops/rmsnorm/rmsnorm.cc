@@ -8,9 +8,9 @@ namespace yoke {
 void rms_norm_forward(Context& ctx, const RmsNormForward& a) {
   const int64_t rows = a.x.rows(), cols = a.x.cols();
   check_compute_type("rms_norm", a.x);
-  check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols);
+  check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols / a.groups);
   check_tensor("rms_norm", "y", a.y, a.x.dtype, rows, cols);
-  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows);
+  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows * a.groups);
   YOKE_ASSERT(a.delta.absent() == a.residual_out.absent());
   if (!a.delta.absent()) {
     check_tensor("rms_norm", "delta", a.delta, a.x.dtype, rows, cols);
@@ -28,18 +28,18 @@ void rms_norm_backward(Context& ctx, const RmsNormBackward& a) {
   const int64_t rows = a.x.rows(), cols = a.x.cols();
   check_compute_type("rms_norm", a.x);
   check_tensor("rms_norm", "dy", a.dy, a.x.dtype, rows, cols);
-  check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols);
-  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows);
+  check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols / a.groups);
+  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows * a.groups);
   check_tensor("rms_norm", "dx", a.dx, a.x.dtype, rows, cols);
   if (!a.residual_gradient.absent()) {
     check_tensor("rms_norm", "residual_gradient", a.residual_gradient, a.x.dtype, rows, cols);
   }
-  if (!a.dweight.absent()) check_tensor("rms_norm", "dweight", a.dweight, DType::f32, 1, cols);
+  if (!a.dweight.absent()) check_tensor("rms_norm", "dweight", a.dweight, DType::f32, 1, cols / a.groups);
 
   ArenaScope scope(ctx.arena);
   RmsNormBackwardKernel kernel{a, {}};
   if (!a.dweight.absent())
-    kernel.partial = ctx.arena.allocate("rms_norm partial", DType::f32, {ctx.device.threads(), cols});
+    kernel.partial = ctx.arena.allocate("rms_norm partial", DType::f32, {ctx.device.threads(), cols / a.groups});
   const double tensor = static_cast<double>(a.x.bytes());
   launch(ctx, "rms_norm_backward", rms_norm_backward_kernels, kernel,
          {.flops = 10.0 * static_cast<double>(a.x.elements()),

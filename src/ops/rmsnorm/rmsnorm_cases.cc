@@ -8,18 +8,21 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 
-OpCase row(DType dtype, int64_t rows, int64_t cols, bool residual, int64_t padding = 0, bool bench = false) {
+OpCase row(DType dtype, int64_t tokens, int64_t cols, bool residual, int64_t padding = 0, int64_t groups = 1,
+           bool bench = false) {
+  const int64_t rows = tokens * groups;
+  const Shape shape{tokens, groups * cols};
   OpCase c;
-  c.name = fmt::format("rmsnorm/{}/{}x{}{}{}", name_of(dtype), rows, cols, residual ? "/residual" : "",
+  c.name = fmt::format("rmsnorm/{}/{}x{}x{}{}{}", name_of(dtype), tokens, groups, cols, residual ? "/residual" : "",
                        padding ? "/strided" : "");
   c.bench = bench;
-  c.inputs = {{.name = "x", .dtype = dtype, .shape = {rows, cols}, .row_padding = padding},
+  c.inputs = {{.name = "x", .dtype = dtype, .shape = shape, .row_padding = padding},
               {.name = "weight", .dtype = dtype, .shape = {cols}, .low = 0.5, .high = 1.5}};
-  c.outputs = {{.name = "y", .dtype = dtype, .shape = {rows, cols}},
+  c.outputs = {{.name = "y", .dtype = dtype, .shape = shape},
                {.name = "rstd", .dtype = DType::f32, .shape = {rows}, .accuracy = dtype}};
   if (residual) {
-    c.inputs.push_back({.name = "delta", .dtype = dtype, .shape = {rows, cols}});
-    c.outputs.push_back({.name = "sum", .dtype = dtype, .shape = {rows, cols}, .row_padding = padding});
+    c.inputs.push_back({.name = "delta", .dtype = dtype, .shape = shape});
+    c.outputs.push_back({.name = "sum", .dtype = dtype, .shape = shape, .row_padding = padding});
     c.in_place = {{"sum", "x"}};
     c.tolerance = dtype == DType::f32 ? 1 : 2;  // the sum is rounded once before it is normalised
   } else {
@@ -48,7 +51,8 @@ OpCase row(DType dtype, int64_t rows, int64_t cols, bool residual, int64_t paddi
                            .residual_out = residual ? v["sum"] : TensorView{},
                            .y = v["y"],
                            .rstd = v["rstd"],
-                           .epsilon = static_cast<float>(kEpsilon)});
+                           .epsilon = static_cast<float>(kEpsilon),
+                           .groups = groups});
   };
   c.seeds = {"y"};
   if (residual) c.seeds.push_back("sum");
@@ -62,7 +66,8 @@ OpCase row(DType dtype, int64_t rows, int64_t cols, bool residual, int64_t paddi
                             .residual_gradient = residual ? v["dsum"] : TensorView{},
                             .dx = v["dx"],
                             .dweight = v["dweight"],
-                            .accumulate = accumulate});
+                            .accumulate = accumulate,
+                            .groups = groups});
   };
   return c;
 }
@@ -75,8 +80,9 @@ std::vector<OpCase> cases() {
     all.push_back(row(dtype, 3, 97, true));
     all.push_back(row(dtype, 7, 33, false, 5));
     all.push_back(row(dtype, 4, 64, true, 64));
+    all.push_back(row(dtype, 3, 32, false, 64, 4));
   }
-  all.push_back(row(DType::bf16, 4096, 768, true, 0, true));
+  all.push_back(row(DType::bf16, 4096, 768, true, 0, 1, true));
   return all;
 }
 

@@ -4,17 +4,23 @@
 namespace yoke::YOKE_ISA {
 namespace {
 
+/// Row number `row` when every token is `groups` rows.
+template <class T>
+T* row_of(const TensorView& t, int64_t row, int64_t groups) {
+  return t.as<T>() + row / groups * t.row_stride + row % groups * (t.shape.cols() / groups);
+}
+
 template <class T>
 void forward(const RmsNormForward& a, int threads) {
-  const int64_t rows = a.x.rows(), cols = a.x.cols();
+  const int64_t groups = a.groups, rows = a.x.rows() * groups, cols = a.x.cols() / groups;
   const T* weight = a.weight.as<T>();
   const bool add = a.delta.data != nullptr;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    const T* x = a.x.as<T>() + row * a.x.row_stride;
+    const T* x = row_of<T>(a.x, row, groups);
     if (add) {
-      const T* delta = a.delta.as<T>() + row * a.delta.row_stride;
-      T* sum = a.residual_out.as<T>() + row * a.residual_out.row_stride;
+      const T* delta = row_of<T>(a.delta, row, groups);
+      T* sum = row_of<T>(a.residual_out, row, groups);
 #pragma omp simd
       for (int64_t i = 0; i < cols; ++i) sum[i] = from_float<T>(to_float(x[i]) + to_float(delta[i]));
       x = sum;
@@ -24,7 +30,7 @@ void forward(const RmsNormForward& a, int threads) {
     for (int64_t i = 0; i < cols; ++i) square += to_float(x[i]) * to_float(x[i]);
     const float rstd = 1.0f / std::sqrt(square / static_cast<float>(cols) + a.epsilon);
     a.rstd.as<float>()[row] = rstd;
-    T* y = a.y.as<T>() + row * a.y.row_stride;
+    T* y = row_of<T>(a.y, row, groups);
 #pragma omp simd
     for (int64_t i = 0; i < cols; ++i) y[i] = from_float<T>(to_float(x[i]) * rstd * to_float(weight[i]));
   }
@@ -32,7 +38,7 @@ void forward(const RmsNormForward& a, int threads) {
 
 template <class T>
 void backward(const RmsNormBackwardKernel& a, int threads) {
-  const int64_t rows = a.x.rows(), cols = a.x.cols();
+  const int64_t groups = a.groups, rows = a.x.rows() * groups, cols = a.x.cols() / groups;
   const T* weight = a.weight.as<T>();
   const bool with_weight = a.dweight.data != nullptr;
   float* partials = a.partial.as<float>();
@@ -42,9 +48,9 @@ void backward(const RmsNormBackwardKernel& a, int threads) {
     float* partial = with_weight ? partials + chunk * cols : nullptr;
     if (with_weight) std::fill(partial, partial + cols, 0.0f);
     for (int64_t row = rows * chunk / threads; row < rows * (chunk + 1) / threads; ++row) {
-      const T* x = a.x.as<T>() + row * a.x.row_stride;
-      const T* dy = a.dy.as<T>() + row * a.dy.row_stride;
-      T* dx = a.dx.as<T>() + row * a.dx.row_stride;
+      const T* x = row_of<T>(a.x, row, groups);
+      const T* dy = row_of<T>(a.dy, row, groups);
+      T* dx = row_of<T>(a.dx, row, groups);
       const float rstd = a.rstd.as<float>()[row];
       float dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -55,7 +61,7 @@ void backward(const RmsNormBackwardKernel& a, int threads) {
         for (int64_t i = 0; i < cols; ++i) partial[i] += to_float(dy[i]) * to_float(x[i]) * rstd;
       }
       if (a.residual_gradient.data != nullptr) {
-        const T* residual = a.residual_gradient.as<T>() + row * a.residual_gradient.row_stride;
+        const T* residual = row_of<T>(a.residual_gradient, row, groups);
 #pragma omp simd
         for (int64_t i = 0; i < cols; ++i) {
           const float d = (to_float(dy[i]) * to_float(weight[i]) - to_float(x[i]) * scale) * rstd;
