@@ -26,6 +26,8 @@ class MappedFile {
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  /// Takes the pages that lie wholly in [begin, begin + bytes) out of this process; they come back when touched.
+  void release(size_t begin, size_t bytes) const;
 
  private:
   uint8_t* data_ = nullptr;
