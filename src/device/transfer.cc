@@ -1,0 +1,25 @@
+#include "device/transfer.h"
+
+#include <cstring>
+
+namespace yoke {
+
+void upload(Context& ctx, const void* source, size_t bytes, const TensorView& destination) {
+  YOKE_ASSERT(destination.contiguous() && destination.bytes() == bytes, "upload of {} bytes to {}", bytes,
+              destination.str());
+  ctx.stream.account("upload", {.bytes_written = static_cast<double>(bytes)}, 0);
+  if (!ctx.device.is_dry()) std::memcpy(destination.data, source, bytes);
+}
+
+void download(Context& ctx, const TensorView& source, void* destination, size_t bytes) {
+  YOKE_ASSERT(source.contiguous() && source.bytes() == bytes, "download of {} to {} bytes", source.str(), bytes);
+  ctx.stream.account("download", {.bytes_read = static_cast<double>(bytes)}, 0);
+  ctx.stream.synchronize();
+  if (ctx.device.is_dry()) {
+    std::memset(destination, 0, bytes);
+  } else {
+    std::memcpy(destination, source.data, bytes);
+  }
+}
+
+}  // namespace yoke

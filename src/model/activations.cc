@@ -1,0 +1,60 @@
+#include "model/activations.h"
+
+namespace yoke {
+
+ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute recompute) {
+  using A = BlockActivations;
+  const auto kept_below = [&](Recompute level) { return recompute < level ? Fate::saved : Fate::recomputed; };
+  const Fate norms = kept_below(Recompute::norms);
+  const Fate block = kept_below(Recompute::block);
+  const Fate mlp = recompute == Recompute::mlp || recompute == Recompute::block ? Fate::recomputed : Fate::saved;
+  const Fate attention = kept_below(Recompute::attention);
+  rows_ = {
+      {"input", &A::input, compute, c.hidden, Fate::saved},
+      {"input_rstd", &A::input_rstd, DType::f32, 1, block},
+      {"input_norm", &A::input_norm, compute, c.hidden, norms},
+      {"qkv", &A::qkv, compute, c.qkv_size(), attention},
+      {"attention", &A::attention, compute, c.q_size(), attention},
+      {"lse", &A::lse, DType::f32, c.heads, attention},
+      {"mid", &A::mid, compute, c.hidden, block},
+      {"mid_rstd", &A::mid_rstd, DType::f32, 1, block},
+      {"mid_norm", &A::mid_norm, compute, c.hidden, norms},
+      {"gate_up", &A::gate_up, compute, 2 * c.mlp, mlp},
+      {"product", &A::product, compute, c.mlp, norms},
+      {"delta", &A::delta, compute, c.hidden, Fate::scratch},
+  };
+  if (c.qk_norm) {
+    rows_.push_back({"q_rstd", &A::q_rstd, DType::f32, c.heads, attention});
+    rows_.push_back({"k_rstd", &A::k_rstd, DType::f32, c.kv_heads, attention});
+    rows_.push_back({"qk", &A::qk, compute, c.q_size() + c.kv_size(), attention});
+  }
+}
+
+Fate ActivationTable::fate(TensorView BlockActivations::*tensor) const {
+  for (const ActivationRow& row : rows_) {
+    if (row.tensor == tensor) return row.fate;
+  }
+  return Fate::scratch;
+}
+
+int64_t ActivationTable::saved_bytes_per_token() const {
+  int64_t bytes = 0;
+  for (const ActivationRow& row : rows_) {
+    if (row.fate == Fate::saved) bytes += row.cols * static_cast<int64_t>(size_of(row.dtype));
+  }
+  return bytes;
+}
+
+void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const {
+  for (const ActivationRow& row : rows_) {
+    if (row.fate == fate) into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols});
+  }
+}
+
+void ActivationTable::share(const BlockActivations& shared, BlockActivations& into) const {
+  for (const ActivationRow& row : rows_) {
+    if (row.fate != Fate::saved) into.*row.tensor = shared.*row.tensor;
+  }
+}
+
+}  // namespace yoke

@@ -1,0 +1,72 @@
+// The activation table of a block: one row a tensor between its operations, and what becomes of it between forward and
+// backward. Allocation, recomputation and the planner read this table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/context.h"
+#include "model/config.h"
+
+namespace yoke {
+
+/// How much of a block is computed again in backward rather than kept.
+enum class Recompute {
+  none,
+  norms,      ///< norm outputs and the SwiGLU product
+  mlp,        ///< gate and up too
+  attention,  ///< all of `norms`, and q, k, v and the attention's output
+  block,      ///< everything but the block's input
+};
+
+enum class Fate {
+  saved,       ///< written in forward, read in backward
+  recomputed,  ///< written in forward and again in backward
+  scratch,     ///< not needed in backward
+};
+
+/// Tensors of one block, shape [tokens, ...]. T: tokens, h: hidden, n: heads, k: kv heads, d: head size, f: MLP size.
+struct BlockActivations {
+  TensorView input;       ///< [T, h] residual stream at the block's entry
+  TensorView input_rstd;  ///< [T] f32
+  TensorView input_norm;  ///< [T, h]
+  TensorView qkv;         ///< [T, (n + 2k) d]; q and k rotated in place unless there is a QK-norm
+  TensorView q_rstd;      ///< [T, n] f32, QK-norm only
+  TensorView k_rstd;      ///< [T, k] f32, QK-norm only
+  TensorView qk;          ///< [T, (n + k) d] normalised and rotated, QK-norm only
+  TensorView attention;   ///< [T, n d]
+  TensorView lse;         ///< [T, n] f32
+  TensorView mid;         ///< [T, h] residual stream between attention and MLP
+  TensorView mid_rstd;    ///< [T] f32
+  TensorView mid_norm;    ///< [T, h]
+  TensorView gate_up;     ///< [T, 2 f]
+  TensorView product;     ///< [T, f] silu(gate) * up
+  TensorView delta;       ///< [T, h] what attention, then the MLP, adds to the residual stream
+};
+
+struct ActivationRow {
+  const char* name;
+  TensorView BlockActivations::*tensor;
+  DType dtype;
+  int64_t cols;
+  Fate fate;
+};
+
+class ActivationTable {
+ public:
+  ActivationTable(const ModelConfig& config, DType compute, Recompute recompute);
+
+  const std::vector<ActivationRow>& rows() const { return rows_; }
+  Fate fate(TensorView BlockActivations::*tensor) const;
+  /// Bytes kept between forward and backward, per layer and token.
+  int64_t saved_bytes_per_token() const;
+  /// Points the rows of this fate at fresh memory.
+  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const;
+  /// Points all rows that are not saved at what `shared` has for them: blocks take turns in that memory.
+  void share(const BlockActivations& shared, BlockActivations& into) const;
+
+ private:
+  std::vector<ActivationRow> rows_;
+};
+
+}  // namespace yoke

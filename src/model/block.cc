@@ -1,0 +1,233 @@
+#include "model/block.h"
+
+#include <cmath>
+
+#include "ops/bias/bias.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/matmul/matmul.h"
+#include "ops/rmsnorm/rmsnorm.h"
+#include "ops/rope/rope.h"
+#include "ops/swiglu/swiglu.h"
+
+namespace yoke {
+
+void linear_forward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& bias,
+                    const TensorView& y) {
+  matmul(ctx, {.a = x, .b = weight, .c = y, .bias = bias, .transpose_b = true});
+}
+
+void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
+                     const TensorView& dx, GradientStore& gradients, size_t row) {
+  const auto slot = gradients.get(row);
+  matmul(ctx, {.a = dy, .b = x, .c = slot.gradient, .transpose_a = true, .accumulate = slot.accumulate});
+  gradients.notify(row);
+  if (!dx.absent()) matmul(ctx, {.a = dy, .b = weight, .c = dx});
+}
+
+AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys) {
+  return {.batch = batch,
+          .queries = queries,
+          .keys = keys,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .query_offset = keys - queries,
+          .window = config.window(layer),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)))};
+}
+
+Block::Block(const ModelConfig& config, const ParameterTable& parameters, int64_t layer)
+    : config_(config), rows_(config), first_row_(parameters.first_of_layer(layer)), layer_(layer) {}
+
+TensorView Block::q(const BlockActivations& a) const {
+  return columns(config_.qk_norm ? a.qk : a.qkv, 0, config_.q_size());
+}
+TensorView Block::k(const BlockActivations& a) const {
+  return columns(config_.qk_norm ? a.qk : a.qkv, config_.q_size(), config_.kv_size());
+}
+TensorView Block::v(const BlockActivations& a) const {
+  return columns(a.qkv, config_.q_size() + config_.kv_size(), config_.kv_size());
+}
+
+void Block::normalise(Context& ctx, const WeightStore& weights, int norm, const TensorView& residual,
+                      const TensorView& delta, const TensorView& sum, const TensorView& y,
+                      const TensorView& rstd) const {
+  rms_norm_forward(ctx, {.x = residual,
+                         .delta = delta,
+                         .weight = weights.get(row(norm)),
+                         .residual_out = delta.absent() ? TensorView{} : sum,
+                         .y = y,
+                         .rstd = rstd,
+                         .epsilon = static_cast<float>(config_.norm_epsilon)});
+}
+
+void Block::project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
+  const TensorView bias = rows_.qkv_bias < 0 ? TensorView{} : weights.get(row(rows_.qkv_bias));
+  linear_forward(ctx, a.input_norm, weights.get(row(rows_.qkv)), bias, a.qkv);  // [T, (n + 2k) d]
+  const TensorView raw = columns(a.qkv, 0, config_.q_size() + config_.kv_size());
+  const TensorView qk = config_.qk_norm ? a.qk : raw;
+  if (config_.qk_norm) {
+    const auto epsilon = static_cast<float>(config_.norm_epsilon);
+    rms_norm_forward(ctx, {.x = columns(raw, 0, config_.q_size()),
+                           .weight = weights.get(row(rows_.q_norm)),
+                           .y = q(a),
+                           .rstd = a.q_rstd,
+                           .epsilon = epsilon,
+                           .groups = config_.heads});
+    rms_norm_forward(ctx, {.x = columns(raw, config_.q_size(), config_.kv_size()),
+                           .weight = weights.get(row(rows_.k_norm)),
+                           .y = k(a),
+                           .rstd = a.k_rstd,
+                           .epsilon = epsilon,
+                           .groups = config_.kv_heads});
+  }
+  rope(ctx, {.x = qk, .positions = in.positions, .table = in.rope, .y = qk, .head_dim = config_.head_dim});
+}
+
+void Block::attend(Context& ctx, const BlockInputs& in, BlockActivations& a) const {
+  TensorView keys = k(a), values = v(a);
+  int64_t key_count = in.length;
+  if (in.cache != nullptr) {
+    const auto layer = static_cast<size_t>(layer_);
+    convert(ctx, {.x = keys, .y = rows(in.cache->k[layer], in.cache->filled, in.length)});
+    convert(ctx, {.x = values, .y = rows(in.cache->v[layer], in.cache->filled, in.length)});
+    key_count += in.cache->filled;
+    keys = rows(in.cache->k[layer], 0, key_count);
+    values = rows(in.cache->v[layer], 0, key_count);
+  }
+  attention_forward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, key_count),
+                          .q = q(a),
+                          .k = keys,
+                          .v = values,
+                          .key_begin = in.key_begin,
+                          .y = a.attention,
+                          .lse = a.lse});
+}
+
+void Block::project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const {
+  linear_forward(ctx, a.attention, weights.get(row(rows_.output)), {}, a.delta);  // [T, h]
+}
+
+void Block::forward(Context& ctx, const BlockInputs& in, const TensorView& residual, const TensorView& delta,
+                    const WeightStore& weights, BlockActivations& a) const {
+  normalise(ctx, weights, rows_.input_norm, residual, delta, a.input, a.input_norm, a.input_rstd);  // [T, h]
+  project_qkv(ctx, in, weights, a);
+  attend(ctx, in, a);
+  project_attention(ctx, weights, a);
+  normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);  // [T, h]
+  linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);            // [T, 2f]
+  swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});                                // [T, f]
+  linear_forward(ctx, a.product, weights.get(row(rows_.down)), {}, a.delta);                  // [T, h]
+}
+
+void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
+                      BlockActivations& a) const {
+  using A = BlockActivations;
+  const auto again = [&](TensorView A::*tensor) { return table.fate(tensor) == Fate::recomputed; };
+  if (again(&A::input_norm)) {
+    normalise(ctx, weights, rows_.input_norm, a.input, {}, {}, a.input_norm, a.input_rstd);
+  }
+  if (again(&A::qkv)) {
+    project_qkv(ctx, in, weights, a);
+    attend(ctx, in, a);
+  }
+  if (again(&A::mid)) {
+    project_attention(ctx, weights, a);
+    normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);
+  } else if (again(&A::mid_norm)) {
+    normalise(ctx, weights, rows_.post_norm, a.mid, {}, {}, a.mid_norm, a.mid_rstd);
+  }
+  if (again(&A::gate_up)) linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);
+  if (again(&A::product)) swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});
+}
+
+void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
+                         const TensorView& gradient) const {
+  ArenaScope scope(ctx.arena);
+  const int64_t tokens = gradient.rows();
+  const DType dtype = gradient.dtype;
+  const TensorView dproduct = ctx.arena.allocate("product gradient", dtype, {tokens, config_.mlp});
+  linear_backward(ctx, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients, row(rows_.down));
+  swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
+  const TensorView dnorm = ctx.arena.allocate("mid_norm gradient", dtype, {tokens, config_.hidden});
+  linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
+  const auto slot = gradients.get(row(rows_.post_norm));
+  rms_norm_backward(ctx, {.dy = dnorm,
+                          .x = a.mid,
+                          .weight = weights.get(row(rows_.post_norm)),
+                          .rstd = a.mid_rstd,
+                          .residual_gradient = gradient,
+                          .dx = gradient,
+                          .dweight = slot.gradient,
+                          .accumulate = slot.accumulate});
+  gradients.notify(row(rows_.post_norm));
+}
+
+void Block::attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights,
+                               GradientStore& gradients, BlockActivations& a, const TensorView& gradient) const {
+  ArenaScope scope(ctx.arena);
+  const int64_t tokens = gradient.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
+  const DType dtype = gradient.dtype;
+  const TensorView dattention = ctx.arena.allocate("attention gradient", dtype, {tokens, q_size});
+  linear_backward(ctx, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients, row(rows_.output));
+
+  const TensorView dqkv = ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()});
+  yoke::attention_backward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
+                                 .q = q(a),
+                                 .k = k(a),
+                                 .v = v(a),
+                                 .key_begin = in.key_begin,
+                                 .y = a.attention,
+                                 .lse = a.lse,
+                                 .dy = dattention,
+                                 .dq = columns(dqkv, 0, q_size),
+                                 .dk = columns(dqkv, q_size, kv_size),
+                                 .dv = columns(dqkv, q_size + kv_size, kv_size)});
+  const TensorView dqk = columns(dqkv, 0, q_size + kv_size);
+  rope(
+      ctx,
+      {.x = dqk, .positions = in.positions, .table = in.rope, .y = dqk, .head_dim = config_.head_dim, .inverse = true});
+  const auto qk_norm_backward = [&](int norm, int64_t first, int64_t count, const TensorView& rstd, int64_t groups) {
+    const auto slot = gradients.get(row(norm));
+    const TensorView part = columns(dqkv, first, count);
+    rms_norm_backward(ctx, {.dy = part,
+                            .x = columns(a.qkv, first, count),
+                            .weight = weights.get(row(norm)),
+                            .rstd = rstd,
+                            .dx = part,
+                            .dweight = slot.gradient,
+                            .accumulate = slot.accumulate,
+                            .groups = groups});
+    gradients.notify(row(norm));
+  };
+  if (config_.qk_norm) {
+    qk_norm_backward(rows_.q_norm, 0, q_size, a.q_rstd, config_.heads);
+    qk_norm_backward(rows_.k_norm, q_size, kv_size, a.k_rstd, config_.kv_heads);
+  }
+  if (rows_.qkv_bias >= 0) {
+    const auto slot = gradients.get(row(rows_.qkv_bias));
+    bias_backward(ctx, {.dy = dqkv, .dbias = slot.gradient, .accumulate = slot.accumulate});
+    gradients.notify(row(rows_.qkv_bias));
+  }
+
+  const TensorView dnorm = ctx.arena.allocate("input_norm gradient", dtype, {tokens, config_.hidden});
+  linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
+  const auto slot = gradients.get(row(rows_.input_norm));
+  rms_norm_backward(ctx, {.dy = dnorm,
+                          .x = a.input,
+                          .weight = weights.get(row(rows_.input_norm)),
+                          .rstd = a.input_rstd,
+                          .residual_gradient = gradient,
+                          .dx = gradient,
+                          .dweight = slot.gradient,
+                          .accumulate = slot.accumulate});
+  gradients.notify(row(rows_.input_norm));
+}
+
+void Block::backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
+                     BlockActivations& a, const TensorView& gradient) const {
+  mlp_backward(ctx, weights, gradients, a, gradient);
+  attention_backward(ctx, in, weights, gradients, a, gradient);
+}
+
+}  // namespace yoke

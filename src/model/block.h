@@ -1,0 +1,76 @@
+// One transformer block of the LLaMA family, all options included. Forward and backward are straight lists of calls.
+#pragma once
+
+#include "model/activations.h"
+#include "model/parameters.h"
+#include "model/store.h"
+#include "ops/attention/attention.h"
+
+namespace yoke {
+
+/// Keys and values of one sequence, for generation.
+struct KeyValueCache {
+  std::vector<TensorView> k, v;  ///< per layer [capacity, k d], k rotated
+  int64_t filled = 0;            ///< tokens before the ones that are being computed
+};
+
+/// What a micro-batch brings besides the residual stream.
+struct BlockInputs {
+  int64_t batch = 0;                     ///< rows
+  int64_t length = 0;                    ///< tokens per row
+  TensorView positions;                  ///< [T] i32
+  TensorView key_begin;                  ///< [T] i32
+  TensorView rope;                       ///< [positions, d] f32
+  const KeyValueCache* cache = nullptr;  ///< generation: the tokens append to it (batch 1) and see all of it
+};
+
+class Block {
+ public:
+  Block(const ModelConfig& config, const ParameterTable& parameters, int64_t layer);
+
+  /// residual + delta enters (delta absent: residual is a.input already); a.mid + a.delta leaves.
+  void forward(Context& ctx, const BlockInputs& in, const TensorView& residual, const TensorView& delta,
+               const WeightStore& weights, BlockActivations& a) const;
+
+  /// Writes again what the table calls recomputed, from what it calls saved.
+  void recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
+                 BlockActivations& a) const;
+
+  /// `gradient` [T, h]: of the loss with respect to the block's output, replaced by that of its input. Overwrites
+  /// a.gate_up.
+  void backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
+                BlockActivations& a, const TensorView& gradient) const;
+
+ private:
+  void project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
+  void attend(Context& ctx, const BlockInputs& in, BlockActivations& a) const;
+  void project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const;
+  void normalise(Context& ctx, const WeightStore& weights, int norm, const TensorView& residual,
+                 const TensorView& delta, const TensorView& sum, const TensorView& y, const TensorView& rstd) const;
+  void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
+                          BlockActivations& a, const TensorView& gradient) const;
+  void mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
+                    const TensorView& gradient) const;
+
+  size_t row(int relative) const { return first_row_ + static_cast<size_t>(relative); }
+  TensorView q(const BlockActivations& a) const;
+  TensorView k(const BlockActivations& a) const;
+  TensorView v(const BlockActivations& a) const;
+
+  const ModelConfig& config_;
+  BlockRows rows_;
+  size_t first_row_;
+  int64_t layer_;
+};
+
+/// y = x W^T (+ bias): weights are stored [outputs, inputs].
+void linear_forward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& bias,
+                    const TensorView& y);
+/// dW (+)= dy^T x into the store; dx = dy W unless dx is absent.
+void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
+                     const TensorView& dx, GradientStore& gradients, size_t row);
+
+/// The attention shape of this model for rows of `queries` tokens against `keys`.
+AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys);
+
+}  // namespace yoke

@@ -1,0 +1,11 @@
+#include "model/store.h"
+
+namespace yoke {
+
+ParameterBuffers::ParameterBuffers(Arena& arena, const char* name, const ParameterTable& table, DType dtype)
+    : dtype_(dtype) {
+  views_.reserve(table.size());
+  for (const ParameterRow& row : table.rows()) views_.push_back(arena.allocate(name, dtype, row.shape));
+}
+
+}  // namespace yoke
