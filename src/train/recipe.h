@@ -21,7 +21,7 @@ enum class OptimizerKind { adamw };
 enum class ScheduleKind { constant, linear, cosine, wsd };
 enum class AdapterKind { none, lora, qlora };
 enum class Quantization { nf4, int8 };
-enum class Recompute { automatic, none, norms, mlp, attention, block };
+enum class RecomputeChoice { automatic, none, norms, mlp, attention, block };
 enum class MomentsFormat { fp32, bf16, int8 };
 enum class Offload { optimizer, activations, weights };
 enum class DeviceChoice { automatic, cpu, cuda };
@@ -83,7 +83,7 @@ struct AdapterRecipe {
 };
 
 struct MemoryRecipe {
-  Recompute recompute = Recompute::automatic;
+  RecomputeChoice recompute = RecomputeChoice::automatic;
   MomentsFormat moments = MomentsFormat::fp32;
   std::vector<Offload> offload;        ///< empty: none
   std::optional<int64_t> loss_chunks;  ///< absent: auto

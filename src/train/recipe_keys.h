@@ -51,7 +51,7 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("adapter.quantization", r.adapter.quantization, Choice<Quantization>{kQuantizationWords});
   visit("adapter.double_quantization", r.adapter.double_quantization, Flag{});
 
-  visit("memory.recompute", r.memory.recompute, Choice<Recompute>{kRecomputeWords});
+  visit("memory.recompute", r.memory.recompute, Choice<RecomputeChoice>{kRecomputeWords});
   visit("memory.moments", r.memory.moments, Choice<MomentsFormat>{kMomentsWords});
   visit("memory.offload", r.memory.offload, Choices<Offload>{{kOffloadWords}});
   visit("memory.loss_chunks", r.memory.loss_chunks, AutoOr<Whole>{{1, kLargest}});
