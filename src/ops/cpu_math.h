@@ -45,6 +45,11 @@ static inline float fast_exp(float x) {
   return p * power(half) * power(exponent - half);
 }
 
+#if defined(__AVX512F__)
+// The unmasked conversions of GCC 12's header draw false warnings.
+static constexpr __mmask16 kAll = 0xffff;
+#endif
+
 /// `n` elements as fp32: in `buffer`, or where they are.
 template <class T>
 static inline const float* widen(const T* x, float* buffer, int64_t n) {
@@ -56,7 +61,7 @@ static inline const float* widen(const T* x, float* buffer, int64_t n) {
     if constexpr (std::is_same_v<T, f16>) {
       for (; i + 16 <= n; i += 16) {
         const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-        _mm512_storeu_ps(buffer + i, _mm512_cvtph_ps(halves));
+        _mm512_storeu_ps(buffer + i, _mm512_maskz_cvtph_ps(kAll, halves));
       }
     }
 #elif defined(__F16C__)
@@ -91,7 +96,7 @@ static inline void narrow(const float* block, T* y, int64_t n) {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<T, f16>) {
       for (; i + 16 <= n; i += 16) {
-        const __m256i halves = _mm512_cvtps_ph(_mm512_loadu_ps(block + i), _MM_FROUND_TO_NEAREST_INT);
+        const __m256i halves = _mm512_maskz_cvtps_ph(kAll, _mm512_loadu_ps(block + i), _MM_FROUND_TO_NEAREST_INT);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i), halves);
       }
     }

@@ -57,6 +57,12 @@ struct OpCase {
   bool bench = false;    ///< a large row: timed by `op_test --bench`, not checked
 };
 
+/// `like` with another number of threads, for rows about results that must not depend on it.
+inline Device with_threads(const Device& like, int threads) {
+  const Device cpu = Device::cpu(threads, like.isa());
+  return like.is_dry() ? Device::dry(cpu) : cpu;
+}
+
 /// All rows of all operations.
 std::vector<OpCase>& op_cases();
 
