@@ -57,7 +57,7 @@ struct TensorView {
   int64_t cols() const { return shape.cols(); }
   int64_t elements() const { return shape.elements(); }
   size_t bytes() const { return static_cast<size_t>(elements()) * size_of(dtype); }
-  bool contiguous() const { return row_stride == cols(); }
+  bool contiguous() const { return row_stride == cols() || rows() == 1; }
   /// True when the view stands for no tensor (an optional argument left out).
   bool absent() const { return shape.rank() == 0; }
 

@@ -1,0 +1,102 @@
+// The device side of training: everything that lives in the arena, and one optimizer step. The same code runs on the
+// dry device, which is how a run's memory is known before it starts.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/batch.h"
+#include "model/transformer.h"
+
+namespace yoke {
+
+struct EngineOptions {
+  DType compute = DType::f32;   ///< f32, bf16 or f16; the master weights, moments and gradients are f32
+  int64_t micro_batch = 1;      ///< sequences per forward pass at most
+  int64_t sequence_length = 1;  ///< tokens per sequence
+  int64_t micro_batches = 1;    ///< per optimizer step at most
+  int64_t loss_chunk = 0;       ///< tokens whose logits exist at a time; 0: chosen by size
+  Recompute recompute = Recompute::none;
+  int64_t recompute_layers = -1;  ///< -1: all
+};
+
+/// What one optimizer update is told.
+struct UpdateOptions {
+  double learning_rate = 0;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0;
+  double clip_norm = 0;   ///< 0: none
+  double loss_scale = 1;  ///< fp16
+  int64_t step = 1;       ///< Adam's count, 1 for the first update
+};
+
+struct StepResult {
+  double loss_sum = 0;  ///< over supervised tokens
+  int64_t supervised = 0;
+  double gradient_norm = 0;            ///< before clipping, unscaled
+  bool finite = true;                  ///< false: the update was skipped
+  int64_t first_bad_micro_batch = -1;  ///< the first whose loss is not finite
+  std::vector<double> row_norms;       ///< gradient norm of each parameter row
+  double loss() const { return loss_sum / static_cast<double>(supervised); }
+};
+
+class Engine {
+ public:
+  /// Takes all its memory from ctx.arena, which has to outlive it.
+  Engine(Context& ctx, const ModelConfig& config, const EngineOptions& options);
+
+  const Transformer& transformer() const { return transformer_; }
+  const EngineOptions& options() const { return options_; }
+  /// Random weights by the config's initializer_range.
+  void initialise(Context& ctx, uint64_t seed);
+  /// To be called after master() was written from outside: rounds the compute copies.
+  void refresh_weights(Context& ctx);
+
+  /// f32, one view a row of transformer().parameters().
+  const ParameterBuffers& master() const { return master_; }
+  const ParameterBuffers& first_moments() const { return m_; }
+  const ParameterBuffers& second_moments() const { return v_; }
+  const ParameterBuffers& gradients() const { return gradients_; }
+  const WeightStore& weights() const { return weight_store_; }
+  void clear_moments(Context& ctx);
+
+  /// Forward and backward of all micro-batches and the update. Loss and gradient are those of one big batch: the sum of
+  /// token losses over the supervised tokens of all micro-batches. A non-finite loss or gradient skips the update.
+  StepResult step(Context& ctx, std::span<const Batch> micro_batches, const UpdateOptions& update);
+
+  /// Sum of token losses, nothing kept.
+  double evaluate(Context& ctx, const Batch& batch);
+
+  /// Parameters without a gradient on the first step although they should have one.
+  std::vector<std::string> dead_parameters(Context& ctx, const StepResult& result, std::span<const Batch> batches);
+
+ private:
+  DeviceBatch upload_batch(Context& ctx, const Batch& batch) const;
+  void forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale);
+  void update_rows(Context& ctx, const UpdateOptions& update, double gradient_scale);
+  double norm_of(Context& ctx, const TensorView& view);
+
+  Transformer transformer_;
+  EngineOptions options_;
+  ParameterBuffers master_, compute_weights_, gradients_, m_, v_;
+  WeightStore weight_store_;
+  GradientStore gradient_store_;
+  DeviceBatch batch_;
+  TensorView token_loss_;   // [micro_batches, T] f32
+  TensorView row_squares_;  // [rows] f64
+};
+
+/// Tokens per loss chunk that keep the logits of a chunk near 32 MiB, at least 64.
+int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
+
+/// Bytes of arena that training with these options takes, and what is alive at the peak: from a dry run of the
+/// constructor, a full step and an evaluation.
+struct EnginePlan {
+  size_t peak_bytes = 0;
+  std::vector<Arena::Allocation> alive_at_peak;
+  double step_flops = 0;  ///< everything the operations do, recomputation included
+};
+EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options);
+
+}  // namespace yoke
