@@ -122,6 +122,8 @@ Tolerance tolerance_of(DType dtype) {
       return {0x1p-8, 0x1p-9};
     case DType::f16:
       return {0x1p-11, 0x1p-12};
+    case DType::f64:
+      return {1e-14, 0};
     default:
       return {0, 0};
   }
@@ -392,14 +394,32 @@ INSTANTIATE_TEST_SUITE_P(Table, OpTest, testing::ValuesIn(checked_cases()), [](c
   return name;
 });
 
-/// Times every bench row beside what its cost would take at this machine's memory bandwidth.
-void run_benchmarks() {
+/// Bytes a second that all cores read and write in a long y[i] = a[i] + b[i].
+double streaming_bandwidth() {
+  constexpr int64_t kCount = int64_t{1} << 25;
+  const MemoryBlock block(3 * kCount * sizeof(float));
+  float *a = static_cast<float*>(block.data()), *b = a + kCount, *y = b + kCount;
+  double best = 0;
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    const auto begin = std::chrono::steady_clock::now();
+#pragma omp parallel for simd num_threads(usable_cores()) schedule(static)
+    for (int64_t i = 0; i < kCount; ++i) y[i] = a[i] + b[i];
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, static_cast<double>(block.bytes()) / seconds.count());
+  }
+  return best;
+}
+
+/// Times every bench row whose name holds `filter`, beside this machine's memory bandwidth.
+void run_benchmarks(std::string_view filter) {
+  const double bandwidth = streaming_bandwidth();
+  fmt::print("streaming bandwidth {:.1f} GB/s\n", bandwidth * 1e-9);
   Machine machine(Device::cpu(usable_cores()));
   machine.block = MemoryBlock(size_t{4} << 30);
   machine.arena = Arena(machine.block.data(), machine.block.bytes());
   machine.stream.profiled = true;
   for (const OpCase& c : op_cases()) {
-    if (!c.bench) continue;
+    if (!c.bench || c.name.find(filter) == std::string::npos) continue;
     Bench bench(c);
     bench.prepare(5);
     Views v = bench.views();
@@ -416,8 +436,9 @@ void run_benchmarks() {
     }
     for (const auto& [op, seconds] : best) {
       const OpTotals& totals = machine.stream.totals().at(op);
-      fmt::print("{:34} {:26} {:9.3f} ms {:8.1f} GFLOP/s {:7.1f} GB/s\n", c.name, op, seconds * 1e3,
-                 totals.flops / seconds * 1e-9, totals.bytes / seconds * 1e-9);
+      fmt::print("{:34} {:26} {:9.3f} ms {:8.1f} GFLOP/s {:7.1f} GB/s {:4.0f} %\n", c.name, op, seconds * 1e3,
+                 totals.flops / seconds * 1e-9, totals.bytes / seconds * 1e-9,
+                 100 * totals.bytes / seconds / bandwidth);
     }
   }
 }
@@ -428,7 +449,7 @@ void run_benchmarks() {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   if (argc > 1 && std::string_view(argv[1]) == "--bench") {
-    yoke::run_benchmarks();
+    yoke::run_benchmarks(argc > 2 ? argv[2] : "");
     return 0;
   }
   std::string isas;
