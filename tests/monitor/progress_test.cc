@@ -58,7 +58,7 @@ TEST(ProgressText, FitsEveryWidth) {
     const std::string bar = progress_bar(report(1999), 1e12, width);
     EXPECT_LE(bar.size(), static_cast<size_t>(width));
     EXPECT_EQ(bar.find_first_of("\n\r\x1b"), std::string::npos);
-    EXPECT_EQ(bar.find("loss 2.3457") != std::string::npos, width >= 28) << bar;
+    EXPECT_EQ(bar.find("loss 2.3457") != std::string::npos, width >= 27) << bar;
     EXPECT_TRUE(width < 120 || bar.size() >= last) << bar;
     last = width >= 120 ? bar.size() : 0;
   }
