@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/text.h"
 
 namespace yoke {
 
@@ -21,16 +22,6 @@ std::string reason_of(const nlohmann::json::exception& error) {
 }
 
 }  // namespace
-
-std::string shown(std::string_view text) {
-  constexpr size_t kMax = 100;
-  std::string out = "'";
-  for (const char c : text.substr(0, kMax)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte >= 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return out + (text.size() > kMax ? "...'" : "'");
-}
 
 nlohmann::json parse_json(std::string_view text, std::string_view file) {
   using nlohmann::json;

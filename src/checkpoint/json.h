@@ -11,7 +11,4 @@ namespace yoke {
 /// 64 levels, has a key twice in one object or is longer than 16 MiB.
 nlohmann::json parse_json(std::string_view text, std::string_view file);
 
-/// `text` fit for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after 100 bytes.
-std::string shown(std::string_view text);
-
 }  // namespace yoke

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/json.h"
+#include "checkpoint/text.h"
 
 namespace yoke {
 
@@ -178,8 +179,8 @@ void check_size(const StoredTensor& tensor, std::string_view file) {
   uint64_t bits = static_cast<uint64_t>(tensor.type->bits);
   for (const int64_t dim : tensor.shape) {
     if (__builtin_mul_overflow(bits, static_cast<uint64_t>(dim), &bits)) {
-      fail_file("{}: tensor {}: the shape [{}] has more elements than can be counted.", file, shown(tensor.name),
-                fmt::join(tensor.shape, ", "));
+      fail_file("{}: tensor {}: the shape {} has more elements than can be counted.", file, shown(tensor.name),
+                listed(tensor.shape));
     }
   }
   if (tensor.end < tensor.begin || bits % 8 != 0 || bits / 8 != tensor.bytes()) {
@@ -225,7 +226,7 @@ int64_t StoredTensor::elements() const {
   return product;
 }
 
-std::string StoredTensor::str() const { return fmt::format("{} [{}]", type->name, fmt::join(shape, ", ")); }
+std::string StoredTensor::str() const { return fmt::format("{} {}", type->name, listed(shape)); }
 
 SafetensorsHeader parse_safetensors(std::string_view start, uint64_t file_bytes, std::string_view file) {
   if (start.size() < 8) fail_file("{}: is {} bytes long, too short for a safetensors file.", file, file_bytes);

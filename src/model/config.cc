@@ -51,10 +51,13 @@ void ModelConfig::validate() const {
       {"intermediate_size", mlp},        {"max_position_embeddings", max_positions}};
   for (const auto& [field, value] : sizes)
     require(value > 0 && value < kLimit, field, value, "legal are 1 to 2^31 - 1");
+  require(layers <= 10000, "num_hidden_layers", layers, "legal are 1 to 10000");
+  require(heads * head_dim < kLimit, "head_dim", head_dim, "times num_attention_heads it has to stay below 2^31");
   require(heads % kv_heads == 0, "num_key_value_heads", kv_heads,
           fmt::format("it has to divide num_attention_heads ({})", heads));
   require(head_dim % 2 == 0, "head_dim", head_dim, "rotary embeddings need an even size");
-  require(sliding_window >= 0, "sliding_window", sliding_window, "it has to be positive or absent");
+  require(sliding_window >= 0 && sliding_window < kLimit, "sliding_window", sliding_window,
+          "it has to be positive and below 2^31, or absent");
   if (!(norm_epsilon > 0 && norm_epsilon < 1))
     fail_usage("model config: rms_norm_eps is {}; legal are 0 to 1.", norm_epsilon);
   if (!(rope_theta > 0)) fail_usage("model config: rope_theta is {}; it has to be positive.", rope_theta);
@@ -63,6 +66,15 @@ void ModelConfig::validate() const {
   }
   if (rope_scaling.kind != RopeScaling::Kind::none && !(rope_scaling.factor >= 1)) {
     fail_usage("model config: rope_scaling.factor is {}; it has to be 1 or more.", rope_scaling.factor);
+  }
+  if (rope_scaling.kind == RopeScaling::Kind::llama3) {
+    const RopeScaling& r = rope_scaling;
+    if (!(r.low_frequency_factor > 0 && r.high_frequency_factor > r.low_frequency_factor)) {
+      fail_usage("model config: rope_scaling.low_freq_factor is {} and high_freq_factor {}; legal is 0 < low < high.",
+                 r.low_frequency_factor, r.high_frequency_factor);
+    }
+    require(r.original_max_positions > 0 && r.original_max_positions < kLimit,
+            "rope_scaling.original_max_position_embeddings", r.original_max_positions, "legal are 1 to 2^31 - 1");
   }
   parameters();
 }
