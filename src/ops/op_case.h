@@ -2,6 +2,7 @@
 // device x case x mode over all rows; a row added here is a test added.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <map>
 #include <optional>
@@ -61,6 +62,17 @@ struct OpCase {
 inline Device with_threads(const Device& like, int threads) {
   const Device cpu = Device::cpu(threads, like.isa());
   return like.is_dry() ? Device::dry(cpu) : cpu;
+}
+
+/// Copies a view to another of its type and shape, unless the device is dry: for operations that update what
+/// an input only starts.
+inline void copy_data(const TensorView& from, const TensorView& to) {
+  if (from.data == nullptr) return;
+  for (int64_t r = 0; r < from.rows(); ++r) {
+    const int64_t size = static_cast<int64_t>(size_of(from.dtype));
+    std::memcpy(to.as<char>() + r * to.row_stride * size, from.as<char>() + r * from.row_stride * size,
+                static_cast<size_t>(from.cols() * size));
+  }
 }
 
 /// All rows of all operations.

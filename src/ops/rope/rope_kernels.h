@@ -1,0 +1,9 @@
+#pragma once
+
+#include "ops/rope/rope.h"
+
+namespace yoke {
+
+YOKE_KERNELS(rope, Rope);
+
+}  // namespace yoke
