@@ -37,6 +37,14 @@ class Stream {
     totals.bytes += cost.bytes_read + cost.bytes_written;
     totals.seconds += seconds;
   }
+  /// The dry device's clock goes on by what the work takes at least at these rates.
+  void advance(const DeviceRates& rates, const Cost& cost) {
+    const double compute = rates.flops_per_second > 0 ? cost.flops / rates.flops_per_second : 0;
+    const double memory =
+        rates.bytes_per_second > 0 ? (cost.bytes_read + cost.bytes_written) / rates.bytes_per_second : 0;
+    clock_ += compute > memory ? compute : memory;
+  }
+  double clock() const { return clock_; }
   /// Returns when all work launched so far is done.
   void synchronize() {}
 
@@ -51,9 +59,13 @@ class Stream {
 
   bool profiled = false;
   const std::map<std::string, OpTotals, std::less<>>& totals() const { return totals_; }
-  void clear_totals() { totals_.clear(); }
+  void clear_totals() {
+    totals_.clear();
+    clock_ = 0;
+  }
 
  private:
+  double clock_ = 0;
   std::map<std::string, OpTotals, std::less<>> totals_;
   std::map<std::type_index, std::shared_ptr<void>> library_states_;
 };
@@ -78,6 +90,7 @@ template <class Args>
 void launch(Context& ctx, const char* op, const KernelSet<Args>& kernels, const Args& args, const Cost& cost) {
   if (ctx.device.is_dry()) {
     ctx.stream.account(op, cost, 0);
+    ctx.stream.advance(ctx.device.rates(), cost);
     return;
   }
   const auto kernel = ctx.device.isa() == Isa::avx512 ? kernels.avx512

@@ -61,10 +61,11 @@ Device Device::cpu(int threads, Isa isa) {
   return device;
 }
 
-Device Device::dry(const Device& like) {
+Device Device::dry(const Device& like, const DeviceRates& rates) {
   Device device = like;
   device.kind_ = DeviceKind::dry;
   device.modelled_ = like.modelled_;
+  device.rates_ = rates;
   return device;
 }
 
@@ -87,6 +88,18 @@ double cgroup_number(const std::string& path, int field = 0) {
   double value = -1;
   number >> value;
   return number ? value : -1;
+}
+
+/// The number behind `key` in a file of /proc, in KiB; 0 when it isn't there.
+double kib_field(const char* path, std::string_view key) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string word;
+    double kib = 0;
+    if (fields >> word >> kib && word == key) return kib;
+  }
+  return 0;
 }
 
 /// The folder of this process's cgroup (version 2).
@@ -112,14 +125,7 @@ int usable_cores() {
 }
 
 size_t available_memory() {
-  double available = 0;
-  std::ifstream in("/proc/meminfo");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream fields(line);
-    std::string key;
-    double kib = 0;
-    if (fields >> key >> kib && key == "MemAvailable:") available = kib * 1024;
-  }
+  double available = kib_field("/proc/meminfo", "MemAvailable:") * 1024;
   for (std::string folder = cgroup_folder(); folder.rfind("/sys/fs/cgroup", 0) == 0;
        folder = folder.substr(0, folder.rfind('/'))) {
     const double limit = cgroup_number(folder + "/memory.max");
@@ -130,6 +136,11 @@ size_t available_memory() {
   const double v1_used = cgroup_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
   if (v1 > 0) available = std::min(available, std::max(0.0, v1 - std::max(0.0, v1_used)));
   return static_cast<size_t>(available);
+}
+
+ResidentMemory resident_memory() {
+  return {.now = static_cast<size_t>(kib_field("/proc/self/status", "VmRSS:") * 1024),
+          .peak = static_cast<size_t>(kib_field("/proc/self/status", "VmHWM:") * 1024)};
 }
 
 }  // namespace yoke

@@ -23,13 +23,19 @@ std::vector<Isa> available_isas();
 /// True when matrix products of bf16 operands run in hardware here (AVX512-BF16 or better).
 bool cpu_has_bf16();
 
+/// What a device reaches at most; 0: unknown.
+struct DeviceRates {
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+};
+
 class Device {
  public:
   /// The processor, with its best instruction set or a lower one. UserError when it does not run `isa`.
   static Device cpu(int threads);
   static Device cpu(int threads, Isa isa);
-  /// Computes nothing; allocates and accounts as `like` would.
-  static Device dry(const Device& like);
+  /// Computes nothing; allocates and accounts as `like` would, and its clock runs at these rates.
+  static Device dry(const Device& like, const DeviceRates& rates = {});
 
   DeviceKind kind() const { return kind_; }
   bool is_dry() const { return kind_ == DeviceKind::dry; }
@@ -37,6 +43,7 @@ class Device {
   DeviceKind modelled() const { return modelled_; }
   Isa isa() const { return isa_; }
   int threads() const { return threads_; }
+  const DeviceRates& rates() const { return rates_; }
   std::string str() const;  ///< "cpu (avx512, 2 threads)"
 
  private:
@@ -44,6 +51,7 @@ class Device {
   DeviceKind modelled_ = DeviceKind::cpu;
   Isa isa_ = Isa::generic;
   int threads_ = 1;
+  DeviceRates rates_;
 };
 
 /// Processor cores this process may use: affinity and cgroup quota respected.
@@ -51,5 +59,12 @@ int usable_cores();
 
 /// Bytes of memory this process may use: physical memory and cgroup limit, less what others hold now.
 size_t available_memory();
+
+/// Bytes of memory this process has resident: now, and at most so far.
+struct ResidentMemory {
+  size_t now = 0;
+  size_t peak = 0;
+};
+ResidentMemory resident_memory();
 
 }  // namespace yoke

@@ -21,4 +21,18 @@ void download(Context& ctx, const TensorView& source, std::span<T> destination) 
   download(ctx, source, destination.data(), destination.size_bytes());
 }
 
+/// Lets `write` fill a tensor through host memory: write(TensorView of host memory with the tensor's type and shape).
+/// Not called on the dry device.
+template <class Write>
+void write_through_host(Context& ctx, const TensorView& tensor, const Write& write) {
+  if (!ctx.device.is_dry()) write(tensor);
+}
+
+/// Lets `read` look at a tensor as host memory, after waiting for the stream.
+template <class Read>
+void read_through_host(Context& ctx, const TensorView& tensor, const Read& read) {
+  ctx.stream.synchronize();
+  if (!ctx.device.is_dry()) read(tensor);
+}
+
 }  // namespace yoke

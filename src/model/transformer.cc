@@ -1,7 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <span>
+#include <numeric>
 
 #include "device/transfer.h"
 #include "model/rope_table.h"
@@ -20,6 +20,26 @@ DeviceBatch::DeviceBatch(Arena& arena, int64_t rows, int64_t length)
       targets(arena.allocate("batch targets", DType::i32, {rows * length})),
       positions(arena.allocate("batch positions", DType::i32, {rows * length})),
       key_begin(arena.allocate("batch key_begin", DType::i32, {rows * length})) {}
+
+DeviceBatch DeviceBatch::upload(Context& ctx, int64_t new_rows, int64_t new_length, std::span<const int32_t> new_tokens,
+                                std::span<const int32_t> new_targets, std::span<const int32_t> new_positions,
+                                std::span<const int32_t> new_key_begin) const {
+  YOKE_ASSERT(new_rows * new_length <= size(), "a batch of {} x {} in room for {} x {}", new_rows, new_length, rows,
+              length);
+  DeviceBatch view;
+  view.rows = new_rows;
+  view.length = new_length;
+  const auto send = [&](std::span<const int32_t> from, const TensorView& to) {
+    const TensorView part(to.data, to.dtype, {new_rows * new_length});
+    yoke::upload(ctx, from, part);
+    return part;
+  };
+  view.tokens = send(new_tokens, tokens);
+  view.targets = send(new_targets, targets);
+  view.positions = send(new_positions, positions);
+  view.key_begin = send(new_key_begin, key_begin);
+  return view;
+}
 
 namespace {
 
@@ -176,6 +196,18 @@ void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorVie
   run_blocks(ctx, in, tokens, weights, memory);
   linear_forward(ctx, rows(memory.final_norm, count - 1, 1), weights.get(parameters_.head()), {}, logits);
   cache.filled += count;
+}
+
+double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
+                     int64_t loss_chunk) {
+  ArenaScope scope(ctx.arena);
+  MicroBatchMemory memory = transformer.allocate(ctx.arena, batch.size(), true);
+  transformer.forward(ctx, batch, weights, memory);
+  const TensorView losses = ctx.arena.allocate("evaluation losses", DType::f32, {batch.size()});
+  transformer.loss(ctx, batch, weights, memory, {.chunk = loss_chunk}, losses, nullptr, {});
+  std::vector<float> host(static_cast<size_t>(batch.size()));
+  download(ctx, losses, std::span(host));
+  return std::accumulate(host.begin(), host.end(), 0.0);
 }
 
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,

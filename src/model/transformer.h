@@ -1,6 +1,7 @@
 // The whole model: embedding, blocks, final norm, and a head whose logits exist only chunk by chunk inside the loss.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "model/activations.h"
@@ -22,6 +23,10 @@ struct DeviceBatch {
 
   DeviceBatch() = default;
   DeviceBatch(Arena& arena, int64_t rows, int64_t length);
+  /// Fills the front of this memory with a batch of at most its size and returns the view of it.
+  DeviceBatch upload(Context& ctx, int64_t rows, int64_t length, std::span<const int32_t> tokens,
+                     std::span<const int32_t> targets, std::span<const int32_t> positions,
+                     std::span<const int32_t> key_begin) const;
   int64_t size() const { return rows * length; }
 };
 
@@ -88,6 +93,10 @@ class Transformer {
   std::vector<Block> blocks_;
   TensorView rope_;
 };
+
+/// Forward pass whose activations nothing keeps; the sum of token losses, on the host.
+double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
+                     int64_t loss_chunk);
 
 /// Writes initial values: matrices normal with the config's initializer_range, norms 1, biases 0. A value depends on
 /// (seed, parameter, index) alone.

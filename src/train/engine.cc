@@ -65,20 +65,7 @@ void Engine::clear_moments(Context& ctx) {
 }
 
 DeviceBatch Engine::upload_batch(Context& ctx, const Batch& batch) const {
-  YOKE_ASSERT(batch.rows <= batch_.rows && batch.length <= batch_.length, "a batch of {} x {} in room for {} x {}",
-              batch.rows, batch.length, batch_.rows, batch_.length);
-  DeviceBatch view = batch_;
-  view.rows = batch.rows;
-  view.length = batch.length;
-  const auto send = [&](const std::vector<int32_t>& from, TensorView& to) {
-    to = TensorView(to.data, to.dtype, {batch.rows * batch.length});
-    upload(ctx, std::span<const int32_t>(from), to);
-  };
-  send(batch.tokens, view.tokens);
-  send(batch.targets, view.targets);
-  send(batch.positions, view.positions);
-  send(batch.key_begin, view.key_begin);
-  return view;
+  return batch_.upload(ctx, batch.rows, batch.length, batch.tokens, batch.targets, batch.positions, batch.key_begin);
 }
 
 void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale) {
@@ -159,17 +146,7 @@ void Engine::update_rows(Context& ctx, const UpdateOptions& update, double gradi
 }
 
 double Engine::evaluate(Context& ctx, const Batch& batch) {
-  ArenaScope scope(ctx.arena);
-  const DeviceBatch device = upload_batch(ctx, batch);
-  MicroBatchMemory memory = transformer_.allocate(ctx.arena, device.size(), true);
-  transformer_.forward(ctx, device, weight_store_, memory);
-  const TensorView losses = ctx.arena.allocate("evaluation losses", DType::f32, {device.size()});
-  transformer_.loss(ctx, device, weight_store_, memory, {.chunk = options_.loss_chunk}, losses, nullptr, {});
-  std::vector<float> host(static_cast<size_t>(device.size()));
-  download(ctx, losses, std::span(host));
-  double sum = 0;
-  for (const float loss : host) sum += static_cast<double>(loss);
-  return sum;
+  return sum_of_losses(ctx, transformer_, weight_store_, upload_batch(ctx, batch), options_.loss_chunk);
 }
 
 double Engine::norm_of(Context& ctx, const TensorView& view) {
@@ -206,27 +183,6 @@ std::vector<std::string> Engine::dead_parameters(Context& ctx, const StepResult&
     dead.push_back(table[i].name);
   }
   return dead;
-}
-
-EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options) {
-  const Device dry = Device::dry(device);
-  Arena arena;
-  Stream stream;
-  Context ctx{dry, stream, arena};
-  Engine engine(ctx, config, options);
-  Batch batch{.rows = options.micro_batch, .length = options.sequence_length, .supervised = 1};
-  for (auto* field : {&batch.tokens, &batch.targets, &batch.positions, &batch.key_begin}) {
-    field->resize(static_cast<size_t>(batch.rows * batch.length));
-  }
-  engine.initialise(ctx, 0);
-  stream.clear_totals();
-  engine.step(ctx, std::vector<Batch>(static_cast<size_t>(options.micro_batches), batch), {});
-  EnginePlan plan;
-  for (const auto& [op, totals] : stream.totals()) plan.step_flops += totals.flops;
-  engine.evaluate(ctx, batch);
-  plan.peak_bytes = arena.peak();
-  plan.alive_at_peak = arena.alive_at_peak();
-  return plan;
 }
 
 }  // namespace yoke

@@ -95,8 +95,13 @@ int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tok
 struct EnginePlan {
   size_t peak_bytes = 0;
   std::vector<Arena::Allocation> alive_at_peak;
-  double step_flops = 0;  ///< everything the operations do, recomputation included
+  double step_flops = 0;    ///< everything the operations do, recomputation included
+  double step_seconds = 0;  ///< what they take at least at the given rates; 0 without rates
 };
-EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options);
+EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
+                       const DeviceRates& rates = {});
+
+/// Measures what products of this type and streaming through memory reach here; takes about half a second.
+DeviceRates measure_rates(const Device& device, DType compute);
 
 }  // namespace yoke

@@ -1,0 +1,27 @@
+// plan.json: what a run was planned to take and what its first step took.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "train/run_setup.h"
+
+namespace yoke {
+
+struct Measured {
+  size_t peak_bytes = 0;      ///< of the arena
+  size_t resident_bytes = 0;  ///< most that the process had resident
+  double step_seconds = 0;
+};
+
+/// {"peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops", "items": [{"name",
+/// "bytes"}] alive at the peak, largest first}
+nlohmann::json predicted_json(const RunSetup& run);
+
+/// {"predicted": ..., "measured": {"peak_bytes", "resident_bytes", "step_seconds"} or null}
+void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured);
+
+/// The plan for people.
+std::string plan_table(const RunSetup& run);
+
+}  // namespace yoke

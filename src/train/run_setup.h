@@ -1,0 +1,46 @@
+// From a recipe to everything that is fixed before the first step: model, tokenizer, data, number of steps, memory.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "checkpoint/hf_config.h"
+#include "data/datasets.h"
+#include "data/loader.h"
+#include "device/device.h"
+#include "train/engine.h"
+#include "train/recipe.h"
+
+namespace yoke {
+
+/// bf16 where the processor has bf16 products, else fp32, unless the recipe says.
+DType compute_type(const std::optional<Precision>& precision);
+
+/// Tokenizer of a model folder, or the one that was asked for; its ids have to fit the model's vocabulary.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::optional<std::string>& asked, const std::filesystem::path& model,
+                                          const ModelConfig& config);
+
+struct RunSetup {
+  LoadedRecipe loaded;
+  HfConfig config;
+  std::filesystem::path tokenizer_path;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Datasets data;
+  LoaderOptions loader;
+  int64_t steps = 0;  ///< optimizer steps of the whole run
+  Device device = Device::cpu(1);
+  EngineOptions engine;
+  DeviceRates rates;
+  EnginePlan plan;
+  size_t resident_before = 0;  ///< bytes the process holds besides the arena
+
+  size_t planned_resident() const { return resident_before + plan.peak_bytes; }
+  const Recipe& recipe() const { return loaded.recipe; }
+};
+
+/// Reads everything and plans the run. Every fault of the recipe, the model's files or the data is a UserError here,
+/// before anything is trained; a run that does not fit the memory too (does_not_fit), with settings that would.
+RunSetup set_up(const LoadedRecipe& loaded);
+
+}  // namespace yoke

@@ -1,0 +1,215 @@
+#include "train/trainer.h"
+
+#include <unistd.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "train/learning_rate.h"
+#include "train/plan_file.h"
+#include "train/training_checkpoint.h"
+
+namespace yoke {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+}  // namespace
+
+Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine)
+    : run_(run), ctx_(ctx), engine_(engine), loader_(*run.data.train, run.loader) {}
+
+void Trainer::restore(const TrainingState& state) {
+  state_ = state;
+  loader_.restore(state.loader);
+  scaler_.restore(state.scaler);
+}
+
+StepResult Trainer::step(const StepData& data) {
+  const TrainRecipe& train = run_.recipe().train;
+  const int64_t step = state_.step + 1;
+  return engine_.step(ctx_, data.batches,
+                      {.learning_rate = learning_rate(train, run_.steps, step),
+                       .beta1 = train.betas[0],
+                       .beta2 = train.betas[1],
+                       .epsilon = train.epsilon,
+                       .weight_decay = train.weight_decay,
+                       .clip_norm = train.clip_norm,
+                       .loss_scale = engine_.options().compute == DType::f16 ? scaler_.scale() : 1.0,
+                       .step = step});
+}
+
+bool Trainer::accept(const StepResult& result, const StepData& data) {
+  const bool scaled = engine_.options().compute == DType::f16;
+  if (result.finite) {
+    bad_steps_ = 0;
+    if (scaled) scaler_.good_step();
+    return true;
+  }
+  ++state_.skipped;
+  const std::string where = fmt::format("rows before {} of epoch {}", data.after.position, data.after.epoch + 1);
+  if (scaled && std::isfinite(result.loss_sum)) {
+    const double scale = scaler_.scale();
+    if (!scaler_.overflow()) {
+      stop_non_finite(
+          fmt::format("Step {}: fp16 gradients overflow although the loss scale is at its least ({}). Use "
+                      "bf16, or a smaller learning rate.",
+                      state_.step + 1, scale));
+    }
+    log::info("step {}: fp16 gradients overflowed at loss scale {}; step skipped, scale now {}", state_.step + 1, scale,
+              scaler_.scale());
+    return false;
+  }
+  const std::string what =
+      result.first_bad_micro_batch >= 0
+          ? fmt::format("the loss of micro-batch {} of {}", result.first_bad_micro_batch + 1, data.batches.size())
+          : "the gradient";
+  log::warn("step {}: {} is not finite; update skipped ({})", state_.step + 1, what, where);
+  if (++bad_steps_ >= kMaxBadSteps) {
+    stop_non_finite(
+        fmt::format("Training became non-finite: {} at step {}, {} times in a row ({}). Use a smaller "
+                    "learning rate, more warm-up or clipping, or look at the data there.",
+                    what, state_.step + 1, bad_steps_, where));
+  }
+  return false;
+}
+
+void Trainer::check_first_step(const StepResult& result, const StepData& data) {
+  const std::vector<std::string> dead = engine_.dead_parameters(ctx_, result, data.batches);
+  if (dead.empty()) return;
+  std::string names;
+  for (size_t i = 0; i < dead.size() && i < 8; ++i) names += (i ? ", " : "") + dead[i];
+  throw UserError(ExitCode::non_finite,
+                  fmt::format("After the first step {} parameter{} no gradient at all: {}{}. Weights of zeros or a "
+                              "damaged checkpoint do this; look at the model in {}.",
+                              dead.size(), dead.size() == 1 ? " has" : "s have", names, dead.size() > 8 ? ", ..." : "",
+                              run_.recipe().model.path));
+}
+
+void Trainer::after_first_step(double seconds) {
+  const Measured measured{
+      .peak_bytes = ctx_.arena.peak(), .resident_bytes = resident_memory().peak, .step_seconds = seconds};
+  write_plan(output() / "plan.json", run_, &measured);
+  const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
+  log::info(
+      "memory: planned {:.1f} MiB, used {:.1f} MiB, resident {:.1f} MiB; a step: planned at least {:.3f} s, took "
+      "{:.3f} s",
+      mib(run_.plan.peak_bytes), mib(measured.peak_bytes), mib(measured.resident_bytes), run_.plan.step_seconds,
+      seconds);
+}
+
+void Trainer::report(const StepResult& result, const StepData& data, double seconds) {
+  int64_t tokens = 0;
+  for (const Batch& batch : data.batches) tokens += batch.rows * batch.length;
+  const double now = seconds / static_cast<double>(tokens);
+  seconds_per_token_ = seconds_per_token_ == 0 ? now : 0.9 * seconds_per_token_ + 0.1 * now;
+  const double flops = run_.config.model.training_flops_per_token(run_.engine.sequence_length) / seconds_per_token_;
+  const StepReport report{
+      .step = state_.step,
+      .total_steps = run_.steps,
+      .epoch = static_cast<double>(data.after.epoch) +
+               static_cast<double>(data.after.position) / static_cast<double>(run_.data.train->rows()),
+      .loss = result.loss(),
+      .learning_rate = learning_rate(run_.recipe().train, run_.steps, state_.step),
+      .grad_norm = result.gradient_norm,
+      .tokens = state_.tokens,
+      .tokens_per_second = 1 / seconds_per_token_,
+      .mfu = run_.rates.flops_per_second > 0 ? std::optional(flops / run_.rates.flops_per_second) : std::nullopt,
+      .memory = static_cast<int64_t>(ctx_.arena.peak()),
+      .seconds = seconds_since(begin_),
+      .skipped = state_.skipped};
+  progress_->step(report);
+  if (is_logged(state_.step, run_.steps, run_.recipe().log.every)) metrics_->step(report);
+}
+
+void Trainer::evaluate() {
+  if (!run_.data.validation) return;
+  const auto begin = Clock::now();
+  Loader loader(*run_.data.validation, {.micro_batch = run_.engine.micro_batch,
+                                        .global_batch = run_.engine.micro_batch,
+                                        .shuffle = false,
+                                        .limit = run_.data.validation->rows()});
+  double sum = 0;
+  int64_t supervised = 0;
+  while (const auto data = loader.next()) {
+    for (const Batch& batch : data->batches) {
+      sum += engine_.evaluate(ctx_, batch);
+      supervised += batch.supervised;
+    }
+  }
+  const EvaluationReport report{.step = state_.step,
+                                .loss = sum / static_cast<double>(supervised),
+                                .tokens = supervised,
+                                .seconds = seconds_since(begin)};
+  progress_->evaluation(report);
+  metrics_->evaluation(report);
+}
+
+void Trainer::save() {
+  state_.loader = loader_.state();
+  state_.scaler = scaler_.state();
+  save_checkpoint(run_, engine_, ctx_, state_);
+  saved_at_ = state_.step;
+}
+
+void Trainer::save_or_warn() {
+  try {
+    save();
+  } catch (const UserError& error) {
+    log::error("checkpoint at step {} was not written, training goes on: {}", state_.step, error.what());
+  }
+}
+
+void Trainer::stop_non_finite(const std::string& message) {
+  if (saved_at_ != state_.step) save_or_warn();
+  throw UserError(ExitCode::non_finite, fmt::format("{} The last good state, step {}, is in {}.", message, saved_at_,
+                                                    (output() / "checkpoints").string()));
+}
+
+ExitCode Trainer::train() {
+  const Recipe& recipe = run_.recipe();
+  const InterruptGuard interrupt;
+  metrics_.emplace(output() / "metrics.jsonl", state_.step);
+  progress_.emplace(STDERR_FILENO, recipe.log.every);
+  begin_ = Clock::now();
+  saved_at_ = state_.step;
+  int64_t evaluated_at = -1;
+  const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
+
+  while (state_.step < run_.steps && !interrupt.requested()) {
+    const auto data = loader_.next();
+    if (!data) break;  // skipped steps used up the data of an epoch-limited run
+    const auto begin = Clock::now();
+    const StepResult result = step(*data);
+    const double seconds = seconds_since(begin);
+    for (const Batch& batch : data->batches) state_.tokens += batch.rows * batch.length;
+    if (!accept(result, *data)) continue;
+    ++state_.step;
+    if (!first_step_done_) {
+      check_first_step(result, *data);
+      after_first_step(seconds);
+      first_step_done_ = true;
+    }
+    report(result, *data, seconds);
+    if (due(recipe.evaluate.every)) {
+      evaluate();
+      evaluated_at = state_.step;
+    }
+    if (due(recipe.checkpoint.every)) save_or_warn();
+  }
+  const bool interrupted = state_.step < run_.steps && interrupt.requested();
+  if (!interrupted && evaluated_at != state_.step) evaluate();
+  progress_.reset();
+  if (saved_at_ != state_.step) save();
+  if (interrupted) {
+    log::info("interrupted after step {}; state saved, continue with --resume auto", state_.step);
+    return ExitCode::interrupted;
+  }
+  export_model(run_, engine_, ctx_, output() / "model");
+  return ExitCode::done;
+}
+
+}  // namespace yoke

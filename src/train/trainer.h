@@ -1,0 +1,68 @@
+// The training loop: walks the data step by step, evaluates, logs, saves, and ends in order when interrupted.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "data/loader.h"
+#include "monitor/metrics.h"
+#include "monitor/progress.h"
+#include "train/commands.h"
+#include "train/engine.h"
+#include "train/interrupt.h"
+#include "train/loss_scaler.h"
+#include "train/run_setup.h"
+
+namespace yoke {
+
+/// Where a run is: with the engine's tensors, all that a resumed run needs.
+struct TrainingState {
+  int64_t step = 0;     ///< optimizer updates made
+  int64_t skipped = 0;  ///< steps left out because something was not finite
+  int64_t tokens = 0;   ///< read so far
+  LoaderState loader;
+  LossScaler::State scaler;
+};
+
+class Trainer {
+ public:
+  /// Steps in a row that may be non-finite before the run ends (exit 5); fp16 has its loss scale for that.
+  static constexpr int kMaxBadSteps = 5;
+
+  Trainer(const RunSetup& run, Context& ctx, Engine& engine);
+
+  /// Continues from a checkpoint that was loaded into the engine.
+  void restore(const TrainingState& state);
+  /// To the end, or to the first signal. UserError for everything else that ends a run.
+  ExitCode train();
+
+ private:
+  StepResult step(const StepData& data);
+  /// False: the update was skipped. Throws when training can't go on, with the state saved.
+  bool accept(const StepResult& result, const StepData& data);
+  void check_first_step(const StepResult& result, const StepData& data);
+  void after_first_step(double seconds);
+  void report(const StepResult& result, const StepData& data, double seconds);
+  void evaluate();
+  [[noreturn]] void stop_non_finite(const std::string& message);
+  void save();
+  /// A checkpoint in the middle of a run that can't be written does not end it.
+  void save_or_warn();
+  std::filesystem::path output() const { return run_.recipe().output; }
+
+  const RunSetup& run_;
+  Context& ctx_;
+  Engine& engine_;
+  Loader loader_;
+  LossScaler scaler_;
+  TrainingState state_;
+  int64_t saved_at_ = 0;
+  int bad_steps_ = 0;
+  bool first_step_done_ = false;
+  double seconds_per_token_ = 0;  // smoothed
+  std::chrono::steady_clock::time_point begin_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<Progress> progress_;
+};
+
+}  // namespace yoke
