@@ -1,0 +1,151 @@
+#include "data/tokenizer/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/sentencepiece_check.h"
+#include "data/tokenizer/special_ids.h"
+#include "data/tokenizer/utf8.h"
+
+namespace yoke {
+
+namespace {
+
+using sentencepiece::SentencePieceProcessor;
+
+std::optional<int32_t> legal(int id) { return id < 0 ? std::nullopt : std::optional<int32_t>(id); }
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::string_view content, std::filesystem::path path) : path_(std::move(path)) {
+    check_sentencepiece_model(content, path_);
+    const auto status = model_.LoadFromSerializedProto(content);
+    if (!status.ok()) fail_file("{}: is no SentencePiece model: {}.", path_.string(), status.error_message());
+    pieces_ = model_.GetPieceSize();
+    vocabulary_size_ = pieces_;
+    for (int32_t id = 0; id < pieces_; ++id) {
+      if (model_.IsUnused(id)) continue;
+      ids_.emplace(model_.IdToPiece(id), id);
+      if (model_.IsControl(id) || model_.IsUnknown(id))
+        add({.id = id, .content = model_.IdToPiece(id), .special = true});
+    }
+    const auto folder = path_.parent_path();
+    for (AddedToken& token : find_added_tokens(folder)) add_from_sidecar(std::move(token));
+    std::vector<AddedToken> tokens;
+    for (const auto& [id, token] : literal_) tokens.push_back(token);
+    std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    finder_ = AddedTokenFinder(tokens);
+
+    const SpecialIds special = find_special_ids(
+        folder, [&](std::string_view text) { return id_of(text); }, vocabulary_size_);
+    bos_ = special.bos ? special.bos : legal(model_.bos_id());
+    eos_ = special.eos ? special.eos : legal(model_.eos_id());
+    Hasher hasher;
+    hasher.update(content);
+    for (const AddedToken& token : tokens) hasher.update(fmt::format("\n{} {}", token.id, token.content));
+    fingerprint_ = fmt::format("sentencepiece {} bos {} eos {}", hasher.hex(), bos_.value_or(-1), eos_.value_or(-1));
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    std::vector<int> piece_ids;
+    std::string valid;
+    for (const auto& part : finder_.split(as_utf8(text, valid))) {
+      if (part.id) {
+        ids.push_back(*part.id);
+        continue;
+      }
+      const auto status = model_.Encode(part.text, &piece_ids);
+      if (!status.ok()) fail_file("{}: a text can't be encoded: {}.", path_.string(), status.error_message());
+      ids.insert(ids.end(), piece_ids.begin(), piece_ids.end());
+    }
+    return ids;
+  }
+
+  /// Special tokens are written out; the text between them is decoded by itself, so that encode() gives it back.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
+    std::string text;
+    std::vector<int> run;
+    const auto flush = [&] {
+      std::string decoded;
+      const auto status = run.empty() ? sentencepiece::util::Status() : model_.Decode(run, &decoded);
+      if (!status.ok()) fail_file("{}: ids can't be decoded: {}.", path_.string(), status.error_message());
+      text += decoded;
+      run.clear();
+    };
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= vocabulary_size_) {
+        fail_usage("{}: {} is no token id; ids are 0 to {}.", path_.string(), id, vocabulary_size_ - 1);
+      }
+      const auto token = literal_.find(id);
+      if (token == literal_.end()) {
+        if (id < pieces_) run.push_back(id);
+      } else if (!(skip_special && token->second.special)) {
+        flush();
+        text += token->second.content;
+      }
+    }
+    flush();
+    return text;
+  }
+
+  int64_t vocabulary_size() const override { return vocabulary_size_; }
+  std::optional<int32_t> bos() const override { return bos_; }
+  std::optional<int32_t> eos() const override { return eos_; }
+
+  std::optional<int32_t> id_of(std::string_view token) const override {
+    const auto found = ids_.find(token);
+    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::string fingerprint() const override { return fingerprint_; }
+
+ private:
+  void add(AddedToken token) {
+    if (token.content.empty()) fail_file("{}: the special piece {} has no text.", path_.string(), token.id);
+    const int32_t id = token.id;
+    literal_.insert_or_assign(id, std::move(token));
+  }
+
+  void add_from_sidecar(AddedToken token) {
+    const auto known = ids_.find(token.content);
+    if (known != ids_.end() && known->second != token.id) {
+      fail_file("{}: the files beside it give '{}' the id {}, but it has the id {}.", path_.string(), token.content,
+                token.id, known->second);
+    }
+    if (known == ids_.end()) {
+      if (token.id != vocabulary_size_) {
+        fail_file("{}: the files beside it give '{}' the id {}; the next free id is {}.", path_.string(), token.content,
+                  token.id, vocabulary_size_);
+      }
+      ids_.emplace(token.content, token.id);
+      ++vocabulary_size_;
+    }
+    add(std::move(token));
+  }
+
+  std::filesystem::path path_;
+  SentencePieceProcessor model_;
+  int32_t pieces_ = 0;
+  int64_t vocabulary_size_ = 0;
+  TokenIds ids_;
+  std::unordered_map<int32_t, AddedToken> literal_;  ///< tokens that stand for themselves in text
+  AddedTokenFinder finder_;
+  std::optional<int32_t> bos_, eos_;
+  std::string fingerprint_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string_view content, const std::filesystem::path& path) {
+  return std::make_unique<SentencePieceTokenizer>(content, path);
+}
+
+}  // namespace yoke
