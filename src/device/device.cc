@@ -91,7 +91,7 @@ double cgroup_number(const std::string& path, int field = 0) {
 }
 
 /// The number behind `key` in a file of /proc, in KiB; 0 when it isn't there.
-double kib_field(const char* path, std::string_view key) {
+double kib_field(const std::string& path, std::string_view key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
@@ -102,13 +102,13 @@ double kib_field(const char* path, std::string_view key) {
   return 0;
 }
 
-/// The folder of this process's cgroup (version 2).
-std::string cgroup_folder() {
-  std::ifstream in("/proc/self/cgroup");
+/// The path of this process's cgroup (version 2) below /sys/fs/cgroup; "" or "/a/b".
+std::string cgroup_path(const std::string& root) {
+  std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
-    if (line.rfind("0::", 0) == 0) return "/sys/fs/cgroup" + line.substr(3);
+    if (line.rfind("0::/", 0) == 0) return line.size() == 4 ? "" : line.substr(3);
   }
-  return "/sys/fs/cgroup";
+  return "";
 }
 
 }  // namespace
@@ -118,23 +118,25 @@ int usable_cores() {
   CPU_ZERO(&set);
   int cores =
       sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  const std::string file = cgroup_folder() + "/cpu.max";
+  const std::string file = "/sys/fs/cgroup" + cgroup_path("") + "/cpu.max";
   const double quota = cgroup_number(file, 0), period = cgroup_number(file, 1);
   if (quota > 0 && period > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(quota / period))));
   return std::max(1, cores);
 }
 
-size_t available_memory() {
-  double available = kib_field("/proc/meminfo", "MemAvailable:") * 1024;
-  for (std::string folder = cgroup_folder(); folder.rfind("/sys/fs/cgroup", 0) == 0;
-       folder = folder.substr(0, folder.rfind('/'))) {
-    const double limit = cgroup_number(folder + "/memory.max");
-    const double used = cgroup_number(folder + "/memory.current");
-    if (limit >= 0) available = std::min(available, std::max(0.0, limit - std::max(0.0, used)));
+size_t available_memory(const std::string& root) {
+  double available = kib_field(root + "/proc/meminfo", "MemAvailable:") * 1024;
+  const auto respect = [&](const std::string& limit_file, const std::string& used_file) {
+    const double limit = cgroup_number(limit_file);
+    if (limit >= 0) available = std::min(available, std::max(0.0, limit - std::max(0.0, cgroup_number(used_file))));
+  };
+  // Version 2: the limit of every group above counts as well.
+  const std::string cgroups = root + "/sys/fs/cgroup";
+  for (std::string path = cgroup_path(root);; path = path.substr(0, path.rfind('/'))) {
+    respect(cgroups + path + "/memory.max", cgroups + path + "/memory.current");
+    if (path.empty()) break;
   }
-  const double v1 = cgroup_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  const double v1_used = cgroup_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
-  if (v1 > 0) available = std::min(available, std::max(0.0, v1 - std::max(0.0, v1_used)));
+  respect(cgroups + "/memory/memory.limit_in_bytes", cgroups + "/memory/memory.usage_in_bytes");  // version 1
   return static_cast<size_t>(available);
 }
 

@@ -57,8 +57,9 @@ class Device {
 /// Processor cores this process may use: affinity and cgroup quota respected.
 int usable_cores();
 
-/// Bytes of memory this process may use: physical memory and cgroup limit, less what others hold now.
-size_t available_memory();
+/// Bytes of memory this process may use: physical memory and cgroup limit, less what is in use now. `root` stands for
+/// the file system's root, so that tests can lay out machines of their own.
+size_t available_memory(const std::string& root = "");
 
 /// Bytes of memory this process has resident: now, and at most so far.
 struct ResidentMemory {

@@ -54,7 +54,7 @@ int train(const TrainOptions& options) {
   Context ctx{run.device, stream, arena};
   Engine engine(ctx, run.config.model, run.engine);
   Trainer trainer(run, ctx, engine);
-  if (const auto state = load_checkpoint(run, engine, ctx, options.resume)) {
+  if (const auto state = load_run(run, engine, ctx, options.resume)) {
     trainer.restore(*state);
   } else if (run.recipe().model.init == Initialisation::random) {
     engine.initialise(ctx, static_cast<uint64_t>(run.recipe().train.seed));

@@ -151,7 +151,7 @@ void Trainer::evaluate() {
 void Trainer::save() {
   state_.loader = loader_.state();
   state_.scaler = scaler_.state();
-  save_checkpoint(run_, engine_, ctx_, state_);
+  save_run(run_, engine_, ctx_, state_);
   saved_at_ = state_.step;
 }
 

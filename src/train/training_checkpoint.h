@@ -10,13 +10,12 @@
 namespace yoke {
 
 /// Writes checkpoints/step-NNNNNN under the run's output and removes the oldest beyond checkpoint.keep.
-void save_checkpoint(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state);
+void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state);
 
 /// Finds what `resume` (auto, none, or the path of a checkpoint) means, loads it into the engine and returns its state;
 /// nothing when the run starts anew. Torn checkpoints are skipped with a reason in the log. UserError when an asked-for
 /// checkpoint is not whole, or belongs to another model, data set or precision of state.
-std::optional<TrainingState> load_checkpoint(const RunSetup& run, Engine& engine, Context& ctx,
-                                             const std::string& resume);
+std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx, const std::string& resume);
 
 /// Pretrained weights of the recipe's model into the engine.
 void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx);

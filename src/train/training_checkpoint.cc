@@ -1,0 +1,155 @@
+#include "train/training_checkpoint.h"
+
+#include "base/log.h"
+#include "checkpoint/hf_model.h"
+#include "checkpoint/training_state.h"
+#include "device/transfer.h"
+
+namespace yoke {
+
+namespace {
+
+std::filesystem::path checkpoint_folder(const RunSetup& run) {
+  return std::filesystem::path(run.recipe().output) / "checkpoints";
+}
+
+/// What has to be the same for a state to make sense.
+nlohmann::json identity(const RunSetup& run) {
+  return {{"model", make_hf_config(run.config.model, nullptr, DType::f32)},
+          {"data", run.data.fingerprint},
+          {"seed", run.recipe().train.seed}};
+}
+
+nlohmann::json to_json(const TrainingState& s) {
+  return {{"step", s.step},
+          {"skipped", s.skipped},
+          {"tokens", s.tokens},
+          {"loader", {{"epoch", s.loader.epoch}, {"position", s.loader.position}}},
+          {"loss_scale",
+           {{"scale", s.scaler.scale}, {"good_steps", s.scaler.good_steps}, {"hysteresis", s.scaler.hysteresis}}}};
+}
+
+TrainingState from_json(const nlohmann::json& j) {
+  TrainingState s;
+  j.at("step").get_to(s.step);
+  j.at("skipped").get_to(s.skipped);
+  j.at("tokens").get_to(s.tokens);
+  j.at("loader").at("epoch").get_to(s.loader.epoch);
+  j.at("loader").at("position").get_to(s.loader.position);
+  const nlohmann::json& scale = j.at("loss_scale");
+  scale.at("scale").get_to(s.scaler.scale);
+  scale.at("good_steps").get_to(s.scaler.good_steps);
+  scale.at("hysteresis").get_to(s.scaler.hysteresis);
+  return s;
+}
+
+struct StateTensors {
+  const char* prefix;
+  const ParameterBuffers& buffers;
+};
+
+std::vector<StateTensors> state_tensors(const Engine& engine) {
+  return {{"weights.", engine.master()},
+          {"moments.first.", engine.first_moments()},
+          {"moments.second.", engine.second_moments()}};
+}
+
+void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
+  const nlohmann::json want = identity(run), found = checkpoint.state().at("identity");
+  for (const auto& [key, what] : {std::pair("model", "model.path: the model's config"),
+                                  std::pair("data", "data: files, tokenizer, sequence length, packing or validation"),
+                                  std::pair("seed", "train.seed")}) {
+    if (want.at(key) == found.at(key)) continue;
+    fail_usage(
+        "{} was saved by a run with another setting of {}. Restore that setting, or start anew in another "
+        "output folder.",
+        checkpoint.path().string(), what);
+  }
+}
+
+}  // namespace
+
+void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state) {
+  const ParameterTable& table = engine.transformer().parameters();
+  std::vector<StatePiece> pieces;
+  for (const auto& [prefix, buffers] : state_tensors(engine)) {
+    for (size_t i = 0; i < table.size(); ++i) {
+      const TensorView tensor = buffers[i];
+      const auto view = [&ctx, tensor] {
+        TensorView host;
+        read_through_host(ctx, tensor, [&](const TensorView& t) { host = t; });
+        return host;
+      };
+      pieces.push_back({.name = prefix + table[i].name,
+                        .dtype = DType::f32,
+                        .global = table[i].shape,
+                        .region = Region::whole(table[i].shape),
+                        .view = view});
+    }
+  }
+  save_checkpoint(checkpoint_folder(run), state.step, {{"identity", identity(run)}, {"training", to_json(state)}},
+                  pieces, static_cast<int>(run.recipe().checkpoint.keep));
+}
+
+std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx, const std::string& resume) {
+  const std::filesystem::path folder = checkpoint_folder(run);
+  clean_checkpoints(folder);
+  std::unique_ptr<Checkpoint> checkpoint;
+  if (resume == "none") {
+    const auto found = find_checkpoints(folder, CheckDepth::sizes);
+    if (found.empty()) return std::nullopt;
+    fail_usage(
+        "{} holds checkpoints of an earlier run, the newest of step {}. Continue it with --resume auto, or set "
+        "another output.",
+        folder.string(), found.front().step);
+  }
+  if (resume == "auto") {
+    checkpoint = Checkpoint::newest(folder);
+    if (!checkpoint) return std::nullopt;
+  } else {
+    checkpoint = std::make_unique<Checkpoint>(resume);
+  }
+  TrainingState state;
+  try {
+    check_identity(run, *checkpoint);
+    state = from_json(checkpoint->state().at("training"));
+  } catch (const nlohmann::json::exception&) {
+    fail_file("{}: is not a checkpoint of yoke train.", checkpoint->path().string());
+  }
+  const ParameterTable& table = engine.transformer().parameters();
+  for (const auto& [prefix, buffers] : state_tensors(engine)) {
+    for (size_t i = 0; i < table.size(); ++i) {
+      write_through_host(ctx, buffers[i], [&](const TensorView& host) {
+        checkpoint->read(prefix + table[i].name, table[i].shape, Region::whole(table[i].shape), host);
+      });
+    }
+  }
+  engine.refresh_weights(ctx);
+  log::info("resumed from {} (step {})", checkpoint->path().string(), state.step);
+  return state;
+}
+
+void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx) {
+  const WeightReader reader(run.recipe().model.path, engine.transformer().parameters());
+  for (size_t i = 0; i < engine.master().size(); ++i) {
+    write_through_host(ctx, engine.master()[i], [&](const TensorView& host) { reader.read(i, host); });
+  }
+  engine.refresh_weights(ctx);
+  engine.clear_moments(ctx);
+}
+
+void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder) {
+  HfModelOptions options{.dtype = engine.options().compute};
+  if (std::filesystem::is_directory(run.tokenizer_path)) options.carried = tokenizer_files(run.tokenizer_path);
+  const auto generation = std::filesystem::path(run.recipe().model.path) / "generation_config.json";
+  if (std::filesystem::exists(generation)) options.carried.push_back(generation);
+  const auto view = [&](size_t row) {
+    TensorView host;
+    read_through_host(ctx, engine.master()[row], [&](const TensorView& t) { host = t; });
+    return host;
+  };
+  write_hf_model(folder, run.config.model, run.config.document, engine.transformer().parameters(), view, options);
+  log::info("model written to {}", folder.string());
+}
+
+}  // namespace yoke
