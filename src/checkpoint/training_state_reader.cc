@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/json.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/text.h"
+#include "checkpoint/training_state.h"
+
+namespace yoke {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+/// The part that two boxes share, in global indices; nothing when they don't touch.
+std::optional<Region> intersection(const Region& a, const Region& b) {
+  Region both = a;
+  std::array<int64_t, Shape::kMaxRank> dims{};
+  for (int i = 0; i < a.shape.rank(); ++i) {
+    const auto d = static_cast<size_t>(i);
+    const int64_t begin = std::max(a.offset[d], b.offset[d]);
+    const int64_t end = std::min(a.offset[d] + a.shape[i], b.offset[d] + b.shape[i]);
+    if (begin >= end) return std::nullopt;
+    both.offset[d] = begin;
+    dims[d] = end - begin;
+  }
+  both.shape = make_shape(dims, a.shape.rank());
+  return both;
+}
+
+/// Index of a global position in the contiguous memory of `box`.
+int64_t index_in(const Region& box, const std::array<int64_t, Shape::kMaxRank>& position) {
+  int64_t index = 0;
+  for (int i = 0; i < box.shape.rank(); ++i) {
+    index = index * box.shape[i] + position[static_cast<size_t>(i)] - box.offset[static_cast<size_t>(i)];
+  }
+  return index;
+}
+
+/// Copies the box `part` from the memory of box `source` to that of box `target`, row by row of the last dimension.
+void copy_box(const Region& part, const Region& source, const uint8_t* from, const Region& target, uint8_t* to,
+              int64_t element_bytes) {
+  const int rank = part.shape.rank();
+  const int64_t run = part.shape.cols() * element_bytes;
+  std::array<int64_t, Shape::kMaxRank> position = part.offset;
+  for (int64_t r = 0; r < part.shape.rows(); ++r) {
+    std::memcpy(to + index_in(target, position) * element_bytes, from + index_in(source, position) * element_bytes,
+                static_cast<size_t>(run));
+    for (int i = rank - 2; i >= 0; --i) {
+      const auto d = static_cast<size_t>(i);
+      if (++position[d] < part.offset[d] + part.shape[i]) break;
+      position[d] = part.offset[d];
+    }
+  }
+}
+
+bool inside(const Region& region, const Shape& global) {
+  if (region.shape.rank() != global.rank()) return false;
+  for (int i = 0; i < global.rank(); ++i) {
+    const int64_t offset = region.offset[static_cast<size_t>(i)];
+    if (offset < 0 || region.shape[i] > global[i] || offset > global[i] - region.shape[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
+  const std::string fault = checkpoint_fault(path, CheckDepth::hashes);
+  if (!fault.empty()) fail_file("{}: can't be resumed from: {}.", path.string(), fault);
+  state_ = parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
+  read_manifest();
+}
+
+void Checkpoint::read_manifest() {
+  const std::string file = (path_ / kManifestFile).string();
+  const json manifest = parse_json(read_file(file, kMaxCheckpointJson), file);
+  std::map<std::string, const SafetensorsFile*> opened;
+  try {
+    step_ = manifest.at("step").get<int64_t>();
+    for (const auto& [name, value] : manifest.at("tensors").items()) {
+      Tensor& tensor = tensors_[name];
+      tensor.global = shape_of_json(value.at("shape"), file);
+      for (const json& piece : value.at("pieces")) {
+        const SafetensorsFile*& source = opened[piece.at("file").get<std::string>()];
+        if (source == nullptr) {
+          files_.push_back(std::make_unique<SafetensorsFile>(path_ / piece.at("file").get<std::string>()));
+          source = files_.back().get();
+        }
+        Region region{{}, shape_of_json(piece.at("shape"), file)};
+        const Shape offset = shape_of_json(piece.at("offset"), file);
+        for (int i = 0; i < offset.rank(); ++i) region.offset[static_cast<size_t>(i)] = offset[i];
+        const StoredTensor* stored = source->find(piece.at("stored").get<std::string>());
+        if (stored == nullptr || !stored->type->dtype || value.at("dtype") != stored->type->name ||
+            shape_json(region.shape) != json(stored->shape) || offset.rank() != region.shape.rank() ||
+            !inside(region, tensor.global)) {
+          fail_file("{}: tensor {} doesn't fit the file that holds it.", file, shown(name));
+        }
+        tensor.dtype = *stored->type->dtype;
+        tensor.pieces.push_back({source, stored, region});
+      }
+    }
+  } catch (const json::exception& error) {
+    fail_file("{}: is malformed: {}.", file, shown(error.what()));
+  }
+}
+
+std::unique_ptr<Checkpoint> Checkpoint::newest(const fs::path& folder) {
+  for (const CheckpointEntry& entry : find_checkpoints(folder, CheckDepth::sizes)) {
+    std::string fault = entry.fault;
+    if (fault.empty()) {
+      try {
+        return std::make_unique<Checkpoint>(entry.path);
+      } catch (const UserError& error) {
+        fault = error.what();
+      }
+    }
+    log::warn("Skipped the checkpoint {}: {}.", entry.path.string(), fault);
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  return names;
+}
+
+void Checkpoint::read(const std::string& name, const Shape& global, const Region& region,
+                      const TensorView& destination) const {
+  YOKE_ASSERT(destination.shape == region.shape && destination.contiguous() && inside(region, global), "{}", name);
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) fail_file("{}: has no tensor {}; it is of another run.", path_.string(), shown(name));
+  const Tensor& tensor = found->second;
+  if (!(tensor.global == global) || tensor.dtype != destination.dtype) {
+    fail_file("{}: tensor {} is {} {}, but this run needs {} {}; the checkpoint is of another run.", path_.string(),
+              shown(name), name_of(tensor.dtype), tensor.global.str(), name_of(destination.dtype), global.str());
+  }
+  int64_t covered = 0;
+  for (const Piece& piece : tensor.pieces) {
+    const auto part = intersection(region, piece.region);
+    if (!part) continue;
+    copy_box(*part, piece.region, piece.file->bytes(*piece.tensor).data(), region, destination.as<uint8_t>(),
+             static_cast<int64_t>(size_of(tensor.dtype)));
+    piece.file->release(*piece.tensor);
+    covered += part->shape.elements();
+  }
+  if (covered != region.shape.elements()) {
+    fail_file("{}: the pieces of tensor {} hold {} of the {} elements that are needed.", path_.string(), shown(name),
+              covered, region.shape.elements());
+  }
+}
+
+}  // namespace yoke
