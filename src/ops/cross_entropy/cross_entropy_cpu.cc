@@ -1,0 +1,85 @@
+#include <cstring>
+
+#include "ops/cpu_math.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
+
+namespace yoke::YOKE_ISA {
+namespace {
+
+struct RowSums {
+  float largest = -INFINITY;
+  double sum = 0;    // of exp(x - largest)
+  float poison = 0;  // NaN as soon as a logit is infinite or NaN
+};
+
+/// One pass: the sum is rescaled whenever a block holds a larger logit than all before it.
+template <class T>
+RowSums sum_row(const T* logits, int64_t cols) {
+  RowSums row;
+  for (int64_t begin = 0; begin < cols; begin += kBlock) {
+    const int64_t n = std::min(kBlock, cols - begin);
+    float buffer[kBlock];
+    const float* x = widen(logits + begin, buffer, n);
+    float largest = row.largest, poison = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : poison)
+    for (int64_t i = 0; i < n; ++i) {
+      largest = x[i] > largest ? x[i] : largest;
+      poison += x[i] * 0.0f;
+    }
+    if (largest > row.largest) row.sum *= std::exp(static_cast<double>(row.largest) - static_cast<double>(largest));
+    row.largest = largest;
+    row.poison += poison;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) sum += fast_exp(x[i] - largest);
+    row.sum += static_cast<double>(sum);
+  }
+  return row;
+}
+
+template <class T>
+void write_gradient(const T* logits, int64_t cols, const RowSums& row, float scale, int64_t target, T* dlogits) {
+  const double target_logit = static_cast<double>(to_float(logits[target]));
+  const auto factor = static_cast<float>(scale / row.sum) + row.poison;
+  for (int64_t begin = 0; begin < cols; begin += kBlock) {
+    const int64_t n = std::min(kBlock, cols - begin);
+    float buffer[kBlock];
+    const float* x = widen(logits + begin, buffer, n);
+    float* y = block_of(dlogits + begin, buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - row.largest) * factor;
+    narrow(y, dlogits + begin, n);
+  }
+  const double probability = std::exp(target_logit - static_cast<double>(row.largest)) / row.sum;
+  dlogits[target] = from_float<T>(static_cast<float>((probability - 1) * scale) + row.poison);
+}
+
+template <class T>
+void losses(const CrossEntropy& a, int threads) {
+  const int64_t rows = a.logits.rows(), cols = a.logits.cols();
+  const bool gradient = a.dlogits.data != nullptr;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= kWorthThreads)
+  for (int64_t t = 0; t < rows; ++t) {
+    const T* logits = a.logits.as<T>() + t * a.logits.row_stride;
+    T* dlogits = gradient ? a.dlogits.as<T>() + t * a.dlogits.row_stride : nullptr;
+    const int64_t target = a.targets.as<int32_t>()[t];
+    if (target < 0) {
+      a.loss.as<float>()[t] = 0;
+      if (gradient) std::memset(static_cast<void*>(dlogits), 0, static_cast<size_t>(cols) * sizeof(T));
+      continue;
+    }
+    const RowSums row = sum_row(logits, cols);
+    // The maximum before the logarithm: what remains of their difference is exact.
+    const double below = static_cast<double>(row.largest) - static_cast<double>(to_float(logits[target]));
+    a.loss.as<float>()[t] = static_cast<float>(std::log(row.sum) + below) + row.poison;
+    if (gradient) write_gradient(logits, cols, row, a.scale, target, dlogits);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(Context& ctx, const CrossEntropy& a) {
+  YOKE_FOR_TYPE(a.logits.dtype, T, losses<T>(a, ctx.device.threads()));
+}
+
+}  // namespace yoke::YOKE_ISA
