@@ -98,4 +98,14 @@ std::vector<std::string> recipe_keys() {
   return keys;
 }
 
+std::vector<RecipeKeyHelp> recipe_key_help() {
+  std::vector<RecipeKeyHelp> keys;
+  Recipe recipe;
+  visit_recipe(recipe, [&](std::string_view key, const auto& field, const auto& rule) {
+    std::string initial = rule.write(field);
+    keys.push_back({std::string(key), rule.legal(), initial == "\"\"" || initial == "[]" ? "" : initial});
+  });
+  return keys;
+}
+
 }  // namespace yoke

@@ -171,4 +171,13 @@ std::string resolved_yaml(const LoadedRecipe& loaded);
 /// Every key, "section.key" or "key", in the order of docs/recipe.md.
 std::vector<std::string> recipe_keys();
 
+struct RecipeKeyHelp {
+  std::string key;
+  std::string legal;    ///< "auto, or bf16 | fp16 | fp32"
+  std::string initial;  ///< the default; empty where there is none
+};
+
+/// What command lines show about each key.
+std::vector<RecipeKeyHelp> recipe_key_help();
+
 }  // namespace yoke

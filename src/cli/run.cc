@@ -1,0 +1,37 @@
+#include "cli/run.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/frame.h"
+
+namespace yoke {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  yoke train recipe.yaml
+  yoke generate runs/recipe/model --prompt "Once upon a time"
+  yoke eval runs/recipe/model --data held-out.txt
+  yoke COMMAND --help)";
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  CLI::App app("yoke trains LLaMA-family language models on the machine you have.", "yoke");
+  app.set_version_flag("--version", "yoke " YOKE_VERSION);
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  int code = 0;
+  add_train_command(app, [&code](const TrainOptions& options) { code = train(options); });
+  add_generate_command(app, [&code](const GenerateOptions& options) { code = generate(options); });
+  add_eval_command(app, [&code](const EvalOptions& options) { code = evaluate(options); });
+  add_tokenizer_command(app);
+  add_data_command(app);
+  add_completion_command(app);
+  add_unbuilt_commands(app);
+  const int failure = run_app(app, argc, argv);
+  return failure != 0 ? failure : code;
+}
+
+}  // namespace yoke

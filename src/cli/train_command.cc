@@ -1,0 +1,63 @@
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <memory>
+
+#include "base/log.h"
+#include "cli/commands.h"
+
+namespace yoke {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  yoke train recipe.yaml
+  yoke train recipe.yaml --train.steps 100 --output runs/trial
+  yoke train recipe.yaml --data.train a.txt,b.txt --train.precision fp32
+  yoke train recipe.yaml --resume auto
+  yoke train recipe.yaml --dry-run
+
+docs/recipe.md explains every key.)";
+
+/// Each key of the recipe is an option of its own.
+void add_overrides(CLI::App& command, TrainOptions& options) {
+  for (const RecipeKeyHelp& help : recipe_key_help()) {
+    const std::string shown = help.initial.empty() ? help.legal : help.legal + " [" + help.initial + "]";
+    command
+        .add_option_function<std::string>(
+            "--" + help.key,
+            [&options, key = help.key](const std::string& value) {
+              options.overrides.push_back({key, value});
+            },
+            shown)
+        ->type_name("VALUE")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->group("Keys of the recipe");
+  }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, std::function<void(const TrainOptions&)> action) {
+  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
+  const auto options = std::make_shared<TrainOptions>();
+  command->add_option("RECIPE", options->recipe, "The recipe, a YAML file")->required()->type_name("FILE");
+  command
+      ->add_option("--resume", options->resume,
+                   "auto: continue from the newest whole checkpoint of the output folder, if there is one; none: begin "
+                   "anew; or the path of a checkpoint")
+      ->type_name("auto|none|PATH")
+      ->capture_default_str();
+  command->add_flag("--dry-run", options->dry_run, "Stop after plan and rehearsal");
+  command->add_flag("--verbose", options->verbose, "More log lines");
+  command->add_flag("--profile", options->profile, "Measure every operation and print the table at the end");
+  add_overrides(*command, *options);
+  command->footer(kExamples);
+  command->callback([options, action] {
+    log::setup(options->verbose);
+    // A reader of the progress lines that goes away, such as `| head`, must not end the run.
+    std::signal(SIGPIPE, SIG_IGN);
+    action(*options);
+  });
+}
+
+}  // namespace yoke
