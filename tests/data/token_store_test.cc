@@ -48,7 +48,7 @@ TEST_F(Stores, AnEndThatEndsNothingIsLeftOut) {
 
 TEST_F(Stores, ADamagedByteOrACutIsNoticed) {
   std::mt19937 random(1);
-  store_of(folder_ / "store", random_documents(random, 20, 30));
+  store_of(folder_ / "store", random_documents(random, 6, 30));
   const std::filesystem::path index = folder_ / "store.index", tokens = folder_ / "store.tokens";
   const std::string good = read_file(index), good_tokens = read_file(tokens);
   for (size_t i = 0; i < good.size(); ++i) {
