@@ -1,8 +1,7 @@
 # Thin: every target is one or two commands that can be typed by hand. See CONTRIBUTING.md.
 .PHONY: all packages test test-quick check demo bench lint format clean cuda gpu-check
 
-VENV := .venv/installed
-REQUIREMENTS := $(wildcard tests/oracle/requirements*.txt)
+VENVS := .venv/models/installed .venv/tokenizers/installed
 
 all:
 	@cmake --preset release >/dev/null || { echo "make: libraries are missing? On Debian 12: make packages" >&2; exit 1; }
@@ -13,7 +12,7 @@ packages:
 	scripts/install_packages.sh build demo test
 
 # The whole suite, then the whole suite again under AddressSanitizer and UndefinedBehaviorSanitizer.
-test: packages $(VENV)
+test: packages $(VENVS)
 	cmake --preset release
 	cmake --build --preset release
 	ctest --preset release
@@ -27,10 +26,13 @@ test-quick:
 	cmake --build --preset release
 	ctest --preset release -LE 'oracle|slow'
 
-# Debian's PyTorch is seen through --system-site-packages; everything else is pinned.
-$(VENV): $(REQUIREMENTS)
-	/usr/bin/python3 -m venv --clear --system-site-packages .venv
-	.venv/bin/pip install -q --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS))
+# Oracles. Models: Debian's PyTorch, seen through --system-site-packages, and a pinned transformers. Tokenizers: newer
+# libraries than that transformers takes.
+.venv/models/installed: tests/oracle/requirements.txt
+.venv/tokenizers/installed: tests/oracle/requirements-tokenizer.txt
+$(VENVS):
+	/usr/bin/python3 -m venv --clear --system-site-packages $(@D)
+	$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	touch $@
 
 # Rules that no compiler enforces: layers, documentation, formatting.

@@ -23,7 +23,7 @@ bible -f gen1:1-rev22:21 | awk -v folder="$corpus" '{
 echo "$(ls "$corpus" | wc -l) chapters, $(cat "$corpus"/*.txt | wc -c) bytes"
 
 step "A tokenizer of 2048 pieces"
-$yoke tokenizer train --vocabulary-size 2048 --output build/demo/tokenizer "$corpus"/*.txt
+$yoke tokenizer train "$corpus"/*.txt --vocab-size 2048 --output build/demo/tokenizer
 
 step "Training (examples/kjv/recipe.yaml)"
 rm -rf runs/kjv

@@ -17,7 +17,8 @@ endif()
 
 # Tiny models of every family with their losses, gradients and training curves by PyTorch (tests/oracle/README.md). One
 # folder serves every build. A test that reads it sets FIXTURES_REQUIRED oracle_models and LABELS oracle.
-set(YOKE_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+set(YOKE_PYTHON ${PROJECT_SOURCE_DIR}/.venv/models/bin/python)
+set(YOKE_TOKENIZERS_PYTHON ${PROJECT_SOURCE_DIR}/.venv/tokenizers/bin/python)
 set(YOKE_ORACLE_DIR ${PROJECT_SOURCE_DIR}/build/oracle)
 add_test(NAME oracle_models COMMAND ${YOKE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/oracle/make_models.py ${YOKE_ORACLE_DIR})
 set_tests_properties(oracle_models PROPERTIES FIXTURES_SETUP oracle_models LABELS oracle)
