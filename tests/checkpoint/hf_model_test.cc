@@ -85,7 +85,7 @@ TEST(HfModel, RoundTripIsByteIdentical) {
   for (const Architecture architecture :
        {Architecture::llama, Architecture::mistral, Architecture::qwen2, Architecture::qwen3}) {
     for (const bool tied : {false, true}) {
-      const Scratch scratch;
+      const Scratch scratch(Scratch::Where::memory);
       const ModelConfig config = tiny(architecture, tied);
       const ParameterTable table(config);
       Memory first(table, DType::bf16, true), second(table, DType::bf16, false);

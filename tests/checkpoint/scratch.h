@@ -14,8 +14,15 @@ namespace yoke::test {
 
 class Scratch {
  public:
-  Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "yoke-XXXXXX").string();
+  enum class Where {
+    disk,
+    memory,  ///< where fsync costs nothing, for tests that write thousands of files
+  };
+
+  explicit Scratch(Where where = Where::disk) {
+    const bool memory = where == Where::memory && ::access("/dev/shm", W_OK) == 0;
+    const auto parent = memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+    std::string pattern = (parent / "yoke-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = pattern;
   }
