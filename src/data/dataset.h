@@ -74,6 +74,7 @@ class TokenDataset : public Dataset {
   /// Of all documents taken, whatever the range of rows.
   const DatasetCounts& counts() const { return counts_; }
   const TokenStore& store() const { return *store_; }
+  int64_t first_row() const { return first_row_; }
 
  private:
   struct Place {
