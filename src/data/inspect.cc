@@ -90,7 +90,7 @@ std::string describe_document(const Batch& batch, int64_t begin, int64_t end, co
     if (supervised(from)) {
       text += colour ? "\x1b[32m" + part + "\x1b[0m" : part;
     } else {
-      text += colour ? part : "⟦" + part + "⟧";
+      text += colour ? part : fmt::format("⟦{}⟧", part);
     }
   }
   return text + "\n";
