@@ -139,7 +139,7 @@ def smollm2_json(folder):
 
 
 def llama2_json(model):
-    """The tokenizer.json that a SentencePiece BPE model is published as."""
+    """The tokenizer.json that a SentencePiece BPE model is published as: transformers orders merges in this way."""
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
     vocab = {piece: i for i, piece in enumerate(pieces)}
     merges = []
@@ -147,7 +147,8 @@ def llama2_json(model):
         for cut in range(1, len(piece)):
             if piece[:cut] in vocab and piece[cut:] in vocab:
                 merges.append((vocab[piece], vocab[piece[:cut]], vocab[piece[cut:]]))
-    merges.sort(key=lambda m: (-model.get_score(m[0]), m[1], m[2]))
+    merges.sort(key=lambda m: (m[1], m[2]))
+    merges.sort(key=lambda m: (model.get_score(m[0]), len(pieces[m[1]]), len(pieces[m[2]])), reverse=True)
     specials = [added(piece, i) for i, piece in enumerate(pieces) if model.is_control(i) or model.is_unknown(i)]
     replace = lambda old, new: {"type": "Replace", "pattern": {"String": old}, "content": new}
     return tokenizer_json(

@@ -52,6 +52,8 @@ struct Case {
   std::string name, tokenizer;
 };
 
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
 std::vector<Case> read_cases() {
   std::vector<Case> cases;
   std::ifstream manifest(kFixtures / "manifest.txt");

@@ -1,5 +1,6 @@
 #include "data/tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "data/tokenizer/utf8.h"
@@ -67,7 +68,7 @@ void join_parts(SplitBehavior behavior, std::vector<Part>& parts) {
         }
         next_match = parts[i].match;
       }
-      joined.assign(joined.rbegin(), joined.rend());
+      std::reverse(joined.begin(), joined.end());
       break;
     }
   }

@@ -11,10 +11,14 @@ namespace yoke {
 
 namespace {
 
-/// A field of a serialized protocol buffer; `bytes` only where it is length-delimited.
+/// The character that stands for a space in pieces.
+constexpr std::string_view kSpace = "\xe2\x96\x81";
+
+/// A field of a serialized protocol buffer: `value` of a number, `bytes` of everything else.
 struct Field {
   uint64_t number = 0;
   std::string_view bytes;
+  uint64_t value = 0;
 };
 
 std::optional<uint64_t> take_varint(std::string_view& text) {
@@ -35,8 +39,11 @@ std::optional<Field> take_field(std::string_view& text) {
   Field field{*key >> 3, {}};
   uint64_t length = 0;
   switch (*key & 7) {
-    case 0:
-      return take_varint(text) ? std::optional(field) : std::nullopt;
+    case 0: {
+      const auto value = take_varint(text);
+      field.value = value.value_or(0);
+      return value ? std::optional(field) : std::nullopt;
+    }
     case 1:
       length = 8;
       break;
@@ -113,34 +120,81 @@ bool charsmap_is_sound(std::string_view charsmap) {
   return trie_is_closed(charsmap.substr(0, trie_bytes), replacements);
 }
 
-bool normalizer_is_sound(std::string_view spec) {
-  constexpr uint64_t kPrecompiledCharsmap = 2;
+/// What decides whether words are independent of each other; the defaults are the format's.
+struct Traits {
+  bool merges_pairs = false, plain = true, dummy_prefix = true, keeps_spaces = false, escapes_spaces = true;
+  bool space_is_suffix = false, knows_space = false, space_inside_piece = false;
+
+  bool words_are_independent() const {
+    return merges_pairs && plain && dummy_prefix && keeps_spaces && escapes_spaces && !space_is_suffix && knows_space &&
+           !space_inside_piece;
+  }
+};
+
+/// Reads a NormalizerSpec; false when it is malformed or its table isn't sound.
+bool read_normalizer(std::string_view spec, Traits& traits) {
+  constexpr uint64_t kCharsmap = 2, kDummyPrefix = 3, kRemoveExtraSpaces = 4, kEscapeSpaces = 5;
   while (!spec.empty()) {
     const auto field = take_field(spec);
-    if (!field || (field->number == kPrecompiledCharsmap && !charsmap_is_sound(field->bytes))) return false;
+    if (!field || (field->number == kCharsmap && !charsmap_is_sound(field->bytes))) return false;
+    if (field->number == kCharsmap) traits.plain = field->bytes.empty();
+    if (field->number == kDummyPrefix) traits.dummy_prefix = field->value != 0;
+    if (field->number == kRemoveExtraSpaces) traits.keeps_spaces = field->value == 0;
+    if (field->number == kEscapeSpaces) traits.escapes_spaces = field->value != 0;
+  }
+  return true;
+}
+
+bool read_trainer(std::string_view spec, Traits& traits) {
+  constexpr uint64_t kModelType = 3, kSpaceIsSuffix = 24, kBpe = 2;
+  while (!spec.empty()) {
+    const auto field = take_field(spec);
+    if (!field) return false;
+    if (field->number == kModelType) traits.merges_pairs = field->value == kBpe;
+    if (field->number == kSpaceIsSuffix) traits.space_is_suffix = field->value != 0;
+  }
+  return true;
+}
+
+bool read_piece(std::string_view spec, Traits& traits) {
+  constexpr uint64_t kText = 1;
+  while (!spec.empty()) {
+    const auto field = take_field(spec);
+    if (!field) return false;
+    if (field->number != kText) continue;
+    std::string_view text = field->bytes;
+    traits.knows_space |= text == kSpace;
+    while (text.starts_with(kSpace)) text.remove_prefix(kSpace.size());
+    traits.space_inside_piece |= text.find(kSpace) != text.npos;
   }
   return true;
 }
 
 }  // namespace
 
-void check_sentencepiece_model(std::string_view content, const std::filesystem::path& path) {
-  constexpr uint64_t kPieces = 1, kNormalizer = 3, kDenormalizer = 5;
+bool check_sentencepiece_model(std::string_view content, const std::filesystem::path& path) {
+  constexpr uint64_t kPieces = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
   size_t pieces = 0;
+  Traits traits, ignored;
   while (!content.empty()) {
     const auto field = take_field(content);
-    if (!field || field->number == 0) {
+    bool sound = field.has_value() && field->number != 0;
+    if (sound && field->number == kPieces) sound = read_piece(field->bytes, traits);
+    if (sound && field->number == kTrainer) sound = read_trainer(field->bytes, traits);
+    if (!sound) {
       fail_file(
           "{}: is no tokenizer of a known kind, or is cut short: neither JSON nor tiktoken ranks nor a whole "
           "SentencePiece model.",
           path.string());
     }
     pieces += field->number == kPieces;
-    if ((field->number == kNormalizer || field->number == kDenormalizer) && !normalizer_is_sound(field->bytes)) {
+    if ((field->number == kNormalizer && !read_normalizer(field->bytes, traits)) ||
+        (field->number == kDenormalizer && !read_normalizer(field->bytes, ignored))) {
       fail_file("{}: the normalisation table of this SentencePiece model is damaged.", path.string());
     }
   }
   if (pieces == 0) fail_file("{}: is no SentencePiece model: it has no pieces.", path.string());
+  return traits.words_are_independent();
 }
 
 }  // namespace yoke

@@ -1,4 +1,4 @@
-// What the SentencePiece library doesn't check before it trusts a model file.
+// Facts about a SentencePiece model file, and what the library doesn't check before it trusts one.
 #pragma once
 
 #include <filesystem>
@@ -7,6 +7,9 @@
 namespace yoke {
 
 /// UserError (bad_file) unless `content` is a serialized model whose normalisation table stays within its bounds.
-void check_sentencepiece_model(std::string_view content, const std::filesystem::path& path);
+/// Returns whether its ids can be found word by word: it merges pairs, leaves characters as they are, puts one space in
+/// front of the text, and has no piece with a space behind another character, so that no merge reaches across the
+/// beginning of a word.
+bool check_sentencepiece_model(std::string_view content, const std::filesystem::path& path);
 
 }  // namespace yoke

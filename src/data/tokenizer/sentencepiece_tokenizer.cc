@@ -25,7 +25,7 @@ std::optional<int32_t> legal(int id) { return id < 0 ? std::nullopt : std::optio
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string_view content, std::filesystem::path path) : path_(std::move(path)) {
-    check_sentencepiece_model(content, path_);
+    by_word_ = check_sentencepiece_model(content, path_);
     const auto status = model_.LoadFromSerializedProto(content);
     if (!status.ok()) fail_file("{}: is no SentencePiece model: {}.", path_.string(), status.error_message());
     pieces_ = model_.GetPieceSize();
@@ -62,9 +62,17 @@ class SentencePieceTokenizer : public Tokenizer {
         ids.push_back(*part.id);
         continue;
       }
-      const auto status = model_.Encode(part.text, &piece_ids);
-      if (!status.ok()) fail_file("{}: a text can't be encoded: {}.", path_.string(), status.error_message());
-      ids.insert(ids.end(), piece_ids.begin(), piece_ids.end());
+      if (!by_word_) {
+        encode_piece(part.text, piece_ids, ids);
+        continue;
+      }
+      const size_t last = part.text.find_last_not_of(' ');
+      for (size_t begin = 0, end = 0; begin < part.text.size(); begin = end) {
+        end = word_end(part.text, begin, last);
+        // The space in front is the one that the library puts in front of every text.
+        const size_t first = begin == 0 ? 0 : begin + 1;
+        encode_piece(part.text.substr(first, end - first), piece_ids, ids);
+      }
     }
     return ids;
   }
@@ -108,6 +116,26 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string fingerprint() const override { return fingerprint_; }
 
  private:
+  /// Where the word that starts at `begin` ends: in front of a space behind something else, unless only spaces follow:
+  /// `last` is the last character that isn't one.
+  static size_t word_end(std::string_view text, size_t begin, size_t last) {
+    for (size_t at = text.find(' ', text.find_first_not_of(' ', begin)); at < last; at = text.find(' ', at)) {
+      if (!text.substr(0, at).ends_with("\xe2\x96\x81")) return at;
+      at = std::min(text.find_first_not_of(' ', at), text.size());
+    }
+    return text.size();
+  }
+
+  /// Appends the ids that the library gives `text`; words come again and again, and the library is slow.
+  void encode_piece(std::string_view text, std::vector<int>& piece_ids, std::vector<int32_t>& ids) const {
+    const uint64_t hash = StringHash{}(text);
+    if (cache_.find(text, hash, ids)) return;
+    const auto status = model_.Encode(text, &piece_ids);
+    if (!status.ok()) fail_file("{}: a text can't be encoded: {}.", path_.string(), status.error_message());
+    ids.insert(ids.end(), piece_ids.begin(), piece_ids.end());
+    cache_.insert(text, hash, std::span(piece_ids));
+  }
+
   void add(AddedToken token) {
     if (token.content.empty()) fail_file("{}: the special piece {} has no text.", path_.string(), token.id);
     const int32_t id = token.id;
@@ -133,6 +161,8 @@ class SentencePieceTokenizer : public Tokenizer {
 
   std::filesystem::path path_;
   SentencePieceProcessor model_;
+  bool by_word_ = false;  ///< ids can be found word by word
+  mutable WordCache cache_;
   int32_t pieces_ = 0;
   int64_t vocabulary_size_ = 0;
   TokenIds ids_;

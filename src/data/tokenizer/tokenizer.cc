@@ -1,5 +1,6 @@
 #include "data/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -39,13 +40,10 @@ fs::path main_file(const fs::path& folder) {
 
 /// Adds what the files beside the tokenizer say about begin and end, and the fingerprint.
 std::unique_ptr<Tokenizer> finish(BpeTokenizerParts parts, std::string_view kind, std::string_view content) {
-  TokenIds ids;
-  for (size_t id = 0; id < parts.tokens.size(); ++id) {
-    if (parts.tokens[id]) ids.emplace(*parts.tokens[id], static_cast<int32_t>(id));
-  }
   const auto id_of = [&](std::string_view text) {
-    const auto found = ids.find(text);
-    return found == ids.end() ? std::nullopt : std::optional(found->second);
+    const auto found = std::find(parts.tokens.begin(), parts.tokens.end(), text);
+    return found == parts.tokens.end() ? std::nullopt
+                                       : std::optional(static_cast<int32_t>(found - parts.tokens.begin()));
   };
   const SpecialIds special =
       find_special_ids(parts.path.parent_path(), id_of, static_cast<int64_t>(parts.tokens.size()));
