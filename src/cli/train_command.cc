@@ -21,7 +21,7 @@ docs/recipe.md explains every key.)";
 /// Each key of the recipe is an option of its own.
 void add_overrides(CLI::App& command, TrainOptions& options) {
   for (const RecipeKeyHelp& help : recipe_key_help()) {
-    const std::string shown = help.initial.empty() ? help.legal : help.legal + " [" + help.initial + "]";
+    const std::string shown = help.initial.empty() ? help.legal : help.legal + "; default: " + help.initial;
     command
         .add_option_function<std::string>(
             "--" + help.key,

@@ -11,14 +11,13 @@ namespace yoke {
 namespace {
 
 constexpr size_t kLargestRecipe = size_t{1} << 20;  // bytes
-constexpr double kFinalShare = 0.1;                 // of the learning rate, where the recipe says nothing
 
 /// Fills in what follows from other values.
 void complete(Recipe& recipe, const RecipeSource& source, const std::string& name) {
   TrainRecipe& train = recipe.train;
   if (source.find("train.global_batch") == nullptr) train.global_batch = train.micro_batch;
   if (source.find("train.final_learning_rate") == nullptr) {
-    train.final_learning_rate = train.learning_rate * (train.schedule == ScheduleKind::constant ? 1 : kFinalShare);
+    train.final_learning_rate = train.learning_rate / (train.schedule == ScheduleKind::constant ? 1 : 10);
   }
   if (source.find("output") == nullptr) {
     recipe.output = (std::filesystem::path("runs") / std::filesystem::path(name).stem()).string();
@@ -103,7 +102,11 @@ std::vector<RecipeKeyHelp> recipe_key_help() {
   Recipe recipe;
   visit_recipe(recipe, [&](std::string_view key, const auto& field, const auto& rule) {
     std::string initial = rule.write(field);
-    keys.push_back({std::string(key), rule.legal(), initial == "\"\"" || initial == "[]" ? "" : initial});
+    if (initial == "\"\"" || initial == "[]") initial.clear();
+    if (key == "train.global_batch") initial = "train.micro_batch";
+    if (key == "train.final_learning_rate") initial = "a tenth of train.learning_rate";
+    if (key == "output") initial = "runs/ and the name of the recipe";
+    keys.push_back({std::string(key), rule.legal(), initial});
   });
   return keys;
 }
