@@ -46,6 +46,7 @@ class BpeTokenizer : public Tokenizer {
       if (token.content.empty()) {
         fail_file("{}: the normalizer makes nothing of the added token with id {}.", path_.string(), token.id);
       }
+      tokens_[static_cast<size_t>(token.id)] = token.content;  // decoded as it is found
       normalized.push_back(std::move(token));
     }
     raw_tokens_ = AddedTokenFinder(std::move(raw));
