@@ -12,4 +12,9 @@ void check_tensor(const char* op, const char* name, const TensorView& t, DType d
               t.str(), name_of(dtype), rows, cols);
 }
 
+void check_elements(const char* op, const char* name, const TensorView& t, DType dtype, int64_t elements) {
+  YOKE_ASSERT(t.dtype == dtype && t.elements() == elements && t.contiguous(), "{}: {} is {}, expected {} x {}", op,
+              name, t.str(), elements, name_of(dtype));
+}
+
 }  // namespace yoke

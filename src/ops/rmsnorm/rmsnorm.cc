@@ -10,7 +10,7 @@ void rms_norm_forward(Context& ctx, const RmsNormForward& a) {
   check_compute_type("rms_norm", a.x);
   check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols / a.groups);
   check_tensor("rms_norm", "y", a.y, a.x.dtype, rows, cols);
-  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows * a.groups);
+  check_elements("rms_norm", "rstd", a.rstd, DType::f32, rows * a.groups);
   YOKE_ASSERT(a.delta.absent() == a.residual_out.absent());
   if (!a.delta.absent()) {
     check_tensor("rms_norm", "delta", a.delta, a.x.dtype, rows, cols);
@@ -29,7 +29,7 @@ void rms_norm_backward(Context& ctx, const RmsNormBackward& a) {
   check_compute_type("rms_norm", a.x);
   check_tensor("rms_norm", "dy", a.dy, a.x.dtype, rows, cols);
   check_tensor("rms_norm", "weight", a.weight, a.x.dtype, 1, cols / a.groups);
-  check_tensor("rms_norm", "rstd", a.rstd, DType::f32, 1, rows * a.groups);
+  check_elements("rms_norm", "rstd", a.rstd, DType::f32, rows * a.groups);
   check_tensor("rms_norm", "dx", a.dx, a.x.dtype, rows, cols);
   if (!a.residual_gradient.absent()) {
     check_tensor("rms_norm", "residual_gradient", a.residual_gradient, a.x.dtype, rows, cols);
