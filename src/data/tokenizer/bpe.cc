@@ -24,8 +24,11 @@ constexpr size_t kMaxWordBytes = size_t{1} << 30;
 
 }  // namespace
 
+WordCache::WordCache(size_t tokens)
+    : count_(std::bit_ceil(std::clamp<size_t>(tokens, 64, kMaxSlots))), slots_(std::make_unique<Slot[]>(count_)) {}
+
 bool WordCache::find(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
-  Slot& slot = (*slots_)[hash % kSlots];
+  Slot& slot = slots_[hash & (count_ - 1)];
   if (word.size() > kMaxBytes || slot.busy.test_and_set(std::memory_order_acquire)) return false;
   const bool found = slot.bytes == word.size() && std::memcmp(slot.word.data(), word.data(), word.size()) == 0;
   if (found) ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
@@ -34,7 +37,7 @@ bool WordCache::find(std::string_view word, uint64_t hash, std::vector<int32_t>&
 }
 
 void WordCache::insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
-  Slot& slot = (*slots_)[hash % kSlots];
+  Slot& slot = slots_[hash & (count_ - 1)];
   if (word.size() > kMaxBytes || ids.size() > kMaxIds || slot.busy.test_and_set(std::memory_order_acquire)) return;
   slot.bytes = static_cast<uint8_t>(word.size());
   slot.count = static_cast<uint8_t>(ids.size());
@@ -43,7 +46,7 @@ void WordCache::insert(std::string_view word, uint64_t hash, std::span<const int
   slot.busy.clear(std::memory_order_release);
 }
 
-Bpe::Bpe(BpeParts parts) : parts_(std::move(parts)) {
+Bpe::Bpe(BpeParts parts) : parts_(std::move(parts)), cache_(parts_.ids.size()) {
   byte_ids_.fill(-1);
   for (int byte = 0; parts_.raw_bytes && byte < 256; ++byte) {
     const char c = static_cast<char>(byte);

@@ -25,20 +25,24 @@ using TokenIds = std::unordered_map<std::string, int32_t, StringHash, std::equal
 /// A word cache of bounded size that never waits: a slot in use by another thread counts as a miss.
 class WordCache {
  public:
+  /// For a vocabulary of `tokens`.
+  explicit WordCache(size_t tokens);
+
   /// Appends the ids of `word` when they are known.
   bool find(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const;
   /// Remembers short words of few ids, in place of what was there.
   void insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids);
 
  private:
-  static constexpr size_t kSlots = size_t{1} << 15, kMaxBytes = 29, kMaxIds = 8;
+  static constexpr size_t kMaxSlots = size_t{1} << 15, kMaxBytes = 29, kMaxIds = 8;
   struct alignas(64) Slot {
     std::atomic_flag busy;
     uint8_t bytes = 0, count = 0;
     std::array<char, kMaxBytes> word;
     std::array<int32_t, kMaxIds> ids;
   };
-  std::unique_ptr<std::array<Slot, kSlots>> slots_ = std::make_unique<std::array<Slot, kSlots>>();
+  size_t count_;
+  std::unique_ptr<Slot[]> slots_;
 };
 
 /// What a byte-pair model is made of.

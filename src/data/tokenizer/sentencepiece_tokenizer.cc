@@ -30,6 +30,7 @@ class SentencePieceTokenizer : public Tokenizer {
     if (!status.ok()) fail_file("{}: is no SentencePiece model: {}.", path_.string(), status.error_message());
     pieces_ = model_.GetPieceSize();
     vocabulary_size_ = pieces_;
+    cache_.emplace(static_cast<size_t>(pieces_));
     for (int32_t id = 0; id < pieces_; ++id) {
       if (model_.IsUnused(id)) continue;
       ids_.emplace(model_.IdToPiece(id), id);
@@ -129,11 +130,11 @@ class SentencePieceTokenizer : public Tokenizer {
   /// Appends the ids that the library gives `text`; words come again and again, and the library is slow.
   void encode_piece(std::string_view text, std::vector<int>& piece_ids, std::vector<int32_t>& ids) const {
     const uint64_t hash = StringHash{}(text);
-    if (cache_.find(text, hash, ids)) return;
+    if (cache_->find(text, hash, ids)) return;
     const auto status = model_.Encode(text, &piece_ids);
     if (!status.ok()) fail_file("{}: a text can't be encoded: {}.", path_.string(), status.error_message());
     ids.insert(ids.end(), piece_ids.begin(), piece_ids.end());
-    cache_.insert(text, hash, std::span(piece_ids));
+    cache_->insert(text, hash, std::span(piece_ids));
   }
 
   void add(AddedToken token) {
@@ -162,7 +163,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::filesystem::path path_;
   SentencePieceProcessor model_;
   bool by_word_ = false;  ///< ids can be found word by word
-  mutable WordCache cache_;
+  mutable std::optional<WordCache> cache_;
   int32_t pieces_ = 0;
   int64_t vocabulary_size_ = 0;
   TokenIds ids_;
