@@ -7,7 +7,9 @@
 //
 //   y = softmax(q k^T * scale) v,  lse = log(sum exp(q k^T * scale))
 //
-// Sums, exponentials and lse are fp32; probabilities are rounded to the element type before the product with v.
+// Sums, exponentials and lse are fp32. Where the processor multiplies bf16, probabilities and their gradients are
+// rounded to it before they enter a product; otherwise products of 16-bit tensors are fp32 throughout. The same bits
+// for any number of threads.
 #pragma once
 
 #include "device/context.h"
@@ -23,7 +25,7 @@ struct AttentionShape {
   int64_t head_dim = 0;
   int64_t query_offset = 0;  ///< keys - queries or less; 0 in training
   int64_t window = 0;
-  float scale = 0;
+  float scale = 0;  ///< positive
 };
 
 struct AttentionForward {
@@ -44,7 +46,10 @@ struct AttentionBackward {
   TensorView dk, dv;                      ///< [batch * keys, kv_heads * head_dim]; overwritten
 };
 
+/// Workspace: tiles of 64 x 64 a thread, and 256 rows of q and y.
 void attention_forward(Context& ctx, const AttentionForward& args);
+/// Workspace: tiles, one fp32 a row of y, and, unless there are few heads for the threads, for each thread the keys and
+/// values of one head with their gradients in fp32.
 void attention_backward(Context& ctx, const AttentionBackward& args);
 
 }  // namespace yoke

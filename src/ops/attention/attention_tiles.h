@@ -54,9 +54,38 @@ YOKE_LANES void put_rows_paired(uint32_t* tile, int64_t j, int64_t lane, Lanes x
 /// to[word][i] = square[i][word] for the first `width` words.
 template <class Word>
 void put_transposed(const Word (&square)[kLanes][kLanes], int64_t width, Word* to, int64_t to_row) {
-  for (int64_t w = 0; w < width; ++w) {
-    for (int64_t i = 0; i < kLanes; ++i) to[w * to_row + i] = square[i][w];
+#if defined(__AVX512F__)
+  __m512i x[kLanes], t[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = _mm512_load_si512(square[i]);
+  // Transposes the 4 x 4 blocks of four rows at once, ...
+  for (int i = 0; i < kLanes; i += 4) {
+    const __m512i low0 = _mm512_unpacklo_epi32(x[i], x[i + 1]), high0 = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    const __m512i low1 = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]), high1 = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
+    t[i] = _mm512_unpacklo_epi64(low0, low1);
+    t[i + 1] = _mm512_unpackhi_epi64(low0, low1);
+    t[i + 2] = _mm512_unpacklo_epi64(high0, high1);
+    t[i + 3] = _mm512_unpackhi_epi64(high0, high1);
   }
+  // ... then the 4 x 4 matrix of those blocks: block b of t[i + 4 r] becomes block r of word 4 b + i.
+  for (int i = 0; i < 4; ++i) {
+    const __m512i even0 = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88), odd0 = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xdd);
+    const __m512i even1 = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88);
+    const __m512i odd1 = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(even0, even1, 0x88);
+    x[i + 4] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
+    x[i + 12] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
+  }
+  if (width == kLanes) {
+    for (int w = 0; w < kLanes; ++w) _mm512_storeu_si512(to + w * to_row, x[w]);
+  } else {
+    for (int64_t w = 0; w < width; ++w) _mm512_storeu_si512(to + w * to_row, x[w]);
+  }
+#else
+  for (int64_t w = 0; w < width; ++w) {
+    for (int i = 0; i < kLanes; ++i) to[w * to_row + i] = square[i][w];
+  }
+#endif
 }
 
 enum class Start { zero, add, scale };  // C = 0, C, C * (row's factor) before the product is added

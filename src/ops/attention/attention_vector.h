@@ -2,6 +2,12 @@
 // only by this folder's `*_cpu.cc` files.
 #pragma once
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of its own intrinsics (bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #include "ops/cpu_kernel.h"
 
 #if defined(__AVX2__)
