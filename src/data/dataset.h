@@ -75,6 +75,7 @@ class TokenDataset : public Dataset {
   const DatasetCounts& counts() const { return counts_; }
   const TokenStore& store() const { return *store_; }
   int64_t first_row() const { return first_row_; }
+  bool packing() const { return packing_; }
 
  private:
   struct Place {
