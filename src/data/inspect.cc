@@ -13,7 +13,7 @@ namespace {
 /// "12,345".
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
@@ -54,12 +54,13 @@ std::string describe_side(const char* name, const TokenDataset& data) {
   if (data.rows() != counts.rows)
     text += fmt::format(" (rows {} to {} of {})", data.first_row(), data.first_row() + data.rows() - 1, counts.rows);
   text += fmt::format(", from {} documents of {} tokens\n", grouped(counts.documents), grouped(counts.tokens));
+  const std::string cut = data.packing()
+                              ? "packed, longer documents go on in the next row"
+                              : fmt::format("{} documents cut into several rows", grouped(counts.cut_documents));
+  const auto positions = static_cast<double>(std::max<int64_t>(1, counts.rows * data.sequence_length()));
   text += fmt::format(
-      "            {} documents cut into several rows, 0 truncated; {} rows dropped (no supervised token); "
-      "{} positions of padding ({:.2f} %)\n",
-      grouped(counts.cut_documents), grouped(counts.dropped_rows), grouped(counts.padding),
-      100.0 * static_cast<double>(counts.padding) /
-          static_cast<double>(std::max<int64_t>(1, counts.rows * data.sequence_length())));
+      "            {}; 0 truncated; {} rows dropped (no supervised token); {} positions of padding ({:.2f} %)\n", cut,
+      grouped(counts.dropped_rows), grouped(counts.padding), 100.0 * static_cast<double>(counts.padding) / positions);
   return text;
 }
 
@@ -88,7 +89,7 @@ std::string describe_document(const Batch& batch, int64_t begin, int64_t end, co
     while (to < end && supervised(to) == supervised(from)) ++to;
     const std::string part = escaped(tokenizer.decode({batch.tokens.data() + from, static_cast<size_t>(to - from)}));
     if (supervised(from)) {
-      text += colour ? "\x1b[32m" + part + "\x1b[0m" : part;
+      text += colour ? fmt::format("\x1b[32m{}\x1b[0m", part) : part;
     } else {
       text += colour ? part : fmt::format("⟦{}⟧", part);
     }
