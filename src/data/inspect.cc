@@ -13,7 +13,8 @@ namespace {
 /// "12,345".
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), 1, ',');
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
