@@ -1,5 +1,6 @@
 #include "ops/attention/attention.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "ops/attention/attention_kernels.h"

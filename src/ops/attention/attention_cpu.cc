@@ -14,7 +14,6 @@ class Forward {
       : args_(args),
         shape_(args.shape),
         group_(shape_.heads / shape_.kv_heads),
-        rows_(shape_.queries * group_),
         cols_(attention_padded(shape_.head_dim, kLanes)),
         at_(attention_forward_layout(shape_.head_dim, kDepth<Word>)),
         base_(workspace) {}
@@ -120,7 +119,7 @@ class Forward {
 
   const AttentionForwardKernel& args_;
   const AttentionShape& shape_;
-  const int64_t group_, rows_, cols_;
+  const int64_t group_, cols_;
   const AttentionForwardLayout at_;
   float* const base_;
 };
@@ -128,15 +127,17 @@ class Forward {
 template <class T, class Word>
 void forward(const AttentionForwardKernel& a, int threads) {
   const AttentionShape& s = a.shape;
-  constexpr int64_t super = kAttentionSuper * kRows;
-  const int64_t rows = s.queries * (s.heads / s.kv_heads), pieces = (rows + super - 1) / super;
-  const int64_t heads = s.batch * s.kv_heads;
+  const int64_t rows = s.queries * (s.heads / s.kv_heads), heads = s.batch * s.kv_heads;
+  // Long pieces share the packing of keys, short ones keep more threads busy.
+  int64_t piece_rows = kAttentionSuper * kRows;
+  while (piece_rows > kRows && (rows + piece_rows - 1) / piece_rows * heads < 3 * threads) piece_rows /= 2;
+  const int64_t pieces = (rows + piece_rows - 1) / piece_rows;
   // The last queries see the most keys: first come the long pieces.
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
   for (int64_t task = 0; task < pieces * heads; ++task) {
     const int64_t piece = pieces - 1 - task / heads, head = task % heads;
     Forward<T, Word> work(a, a.workspace.as<float>() + omp_get_thread_num() * a.workspace.cols());
-    work.run(head / s.kv_heads, head % s.kv_heads, piece * super, std::min(super, rows - piece * super));
+    work.run(head / s.kv_heads, head % s.kv_heads, piece * piece_rows, std::min(piece_rows, rows - piece * piece_rows));
   }
 }
 
