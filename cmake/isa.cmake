@@ -12,7 +12,7 @@ function(yoke_add_isa_sources target)
     target_include_directories(${target}_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${isa} PRIVATE YOKE_ISA=${isa})
     # Kernels see no errno and no floating-point traps; -O3 also in debug builds would hide the debugger's lines.
-    target_compile_options(${target}_${isa} PRIVATE -fno-math-errno -fno-trapping-math ${${isa}_flags})
+    target_compile_options(${target}_${isa} PRIVATE -fno-math-errno -fno-trapping-math -ffp-contract=fast ${${isa}_flags})
     target_link_libraries(${target}_${isa} PRIVATE yoke_options fmt::fmt OpenMP::OpenMP_CXX)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
   endforeach()
