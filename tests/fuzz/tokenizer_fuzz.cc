@@ -220,7 +220,7 @@ void mutate(Json& json, Random& random) {
       break;
     default:
       if (node.is_string()) node = node.get<std::string>() + random_value(random).dump();
-      if (node.is_number_integer()) node = node.get<int64_t>() + static_cast<int64_t>(random.below(5)) - 2;
+      if (node.is_number_integer()) node = node.get<uint64_t>() + random.below(5) - 2;
   }
 }
 
@@ -299,7 +299,7 @@ int run(size_t count, uint64_t seed) {
     const bool binary = random.one_in(6);
     std::string input = model;
     if (!binary) {
-      Json json = random.one_in(12) ? tekken : seeds[random.below(seeds.size())];
+      Json json = random.one_in(40) ? tekken : seeds[random.below(seeds.size())];
       for (size_t changes = random.below(4); changes > 0; --changes) mutate(json, random);
       input = json.dump(-1, ' ', false, Json::error_handler_t::replace);
     }

@@ -122,11 +122,11 @@ bool charsmap_is_sound(std::string_view charsmap) {
 
 /// What decides whether words are independent of each other; the defaults are the format's.
 struct Traits {
-  bool merges_pairs = false, plain = true, dummy_prefix = true, keeps_spaces = false, escapes_spaces = true;
+  bool local_model = true, plain = true, dummy_prefix = true, keeps_spaces = false, escapes_spaces = true;
   bool space_is_suffix = false, knows_space = false, space_inside_piece = false;
 
   bool words_are_independent() const {
-    return merges_pairs && plain && dummy_prefix && keeps_spaces && escapes_spaces && !space_is_suffix && knows_space &&
+    return local_model && plain && dummy_prefix && keeps_spaces && escapes_spaces && !space_is_suffix && knows_space &&
            !space_inside_piece;
   }
 };
@@ -146,11 +146,11 @@ bool read_normalizer(std::string_view spec, Traits& traits) {
 }
 
 bool read_trainer(std::string_view spec, Traits& traits) {
-  constexpr uint64_t kModelType = 3, kSpaceIsSuffix = 24, kBpe = 2;
+  constexpr uint64_t kModelType = 3, kSpaceIsSuffix = 24, kUnigram = 1, kBpe = 2;
   while (!spec.empty()) {
     const auto field = take_field(spec);
     if (!field) return false;
-    if (field->number == kModelType) traits.merges_pairs = field->value == kBpe;
+    if (field->number == kModelType) traits.local_model = field->value == kUnigram || field->value == kBpe;
     if (field->number == kSpaceIsSuffix) traits.space_is_suffix = field->value != 0;
   }
   return true;
