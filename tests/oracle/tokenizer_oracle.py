@@ -107,6 +107,26 @@ def tekken_encoding(path):
                              special_tokens={name: i for i, name in enumerate(names)})
 
 
+def write_trained(writer):
+    """Models with options that Llama's and Mistral's don't have: normalisation tables, pieces with spaces inside."""
+    verses = tokenizer_lines.english()[:4000] + tokenizer_lines.CHINESE + tokenizer_lines.OTHER
+    for name, options in {
+            "nfkc": {"model_type": "bpe"},
+            "nfkc-unigram": {"model_type": "unigram", "byte_fallback": True},
+            "user-defined": {"model_type": "bpe", "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+                             "user_defined_symbols": ["<sep>", "of▁the", "LORD"]},
+            "across-words": {"model_type": "bpe", "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+                             "split_by_whitespace": False},
+            "suffix": {"model_type": "unigram", "treat_whitespace_as_suffix": True},
+            "no-prefix": {"model_type": "bpe", "add_dummy_prefix": False, "byte_fallback": True},
+            "characters": {"model_type": "char"}}.items():
+        prefix = os.path.join(writer.folder, f"trained-{name}")
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(verses), model_prefix=prefix, vocab_size=900, num_threads=1,
+                                                 hard_vocab_limit=False, minloglevel=2, **options)
+        model = sentencepiece.SentencePieceProcessor(model_file=prefix + ".model")
+        writer.sentencepiece(f"trained-{name}", prefix + ".model", model)
+
+
 def fingerprint():
     """Of everything that decides what is written."""
     digest = hashlib.sha256()
@@ -159,6 +179,7 @@ def main():
         lines, ids = writer.hugging_face(name + "-json", writer.save_json(name + "-json", files.llama2_json(model)))
         writer.case(name + "-special", f"{mistral}/{name}", lines, ids)
 
+    write_trained(writer)
     tokenizer_handmade.write(writer)
     writer.finish()
     with open(stamp, "w", encoding="utf-8") as file:

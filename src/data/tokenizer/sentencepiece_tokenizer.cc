@@ -79,6 +79,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   /// Special tokens are written out; the text between them is decoded by itself, so that encode() gives it back.
+  /// Unknown characters come out as the library's replacement for them.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
     std::string text;
     std::vector<int> run;
@@ -94,9 +95,10 @@ class SentencePieceTokenizer : public Tokenizer {
         fail_usage("{}: {} is no token id; ids are 0 to {}.", path_.string(), id, vocabulary_size_ - 1);
       }
       const auto token = literal_.find(id);
-      if (token == literal_.end()) {
-        if (id < pieces_) run.push_back(id);
-      } else if (!(skip_special && token->second.special)) {
+      const bool skipped = token != literal_.end() && token->second.special && skip_special;
+      if (id < pieces_ && (token == literal_.end() || model_.IsUnknown(id))) {
+        if (!skipped) run.push_back(id);
+      } else if (token != literal_.end() && !skipped) {
         flush();
         text += token->second.content;
       }
