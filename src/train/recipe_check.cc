@@ -115,9 +115,6 @@ void check_supported(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterKind::none) {
     not_built("adapter.type", word_of<AdapterKind>(recipe.adapter.type, kAdapterWords), "none");
   }
-  if (recipe.memory.recompute != RecomputeChoice::automatic && recipe.memory.recompute != RecomputeChoice::none) {
-    not_built("memory.recompute", word_of<RecomputeChoice>(recipe.memory.recompute, kRecomputeWords), "auto or none");
-  }
   if (recipe.memory.moments != MomentsFormat::fp32) {
     not_built("memory.moments", word_of<MomentsFormat>(recipe.memory.moments, kMomentsWords), "fp32");
   }

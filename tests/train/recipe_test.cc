@@ -360,16 +360,14 @@ TEST(Recipe, ResolvedYamlReadsBackTheSame) {
 }
 
 TEST(Recipe, WhatIsNotBuiltSaysSo) {
-  const std::vector<RecipeOverride> cases = {{"data.format", "chat"},       {"data.format", "alpaca"},
-                                             {"data.format", "sharegpt"},   {"adapter.type", "lora"},
-                                             {"adapter.type", "qlora"},     {"memory.recompute", "norms"},
-                                             {"memory.recompute", "mlp"},   {"memory.recompute", "attention"},
-                                             {"memory.recompute", "block"}, {"memory.moments", "bf16"},
-                                             {"memory.moments", "int8"},    {"memory.offload", "optimizer"},
-                                             {"parallel.data", "2"},        {"parallel.zero", "2"},
-                                             {"parallel.tensor", "2"},      {"parallel.pipeline", "2"},
-                                             {"parallel.context", "2"},     {"device", "cuda"},
-                                             {"log.tensorboard", "true"}};
+  const std::vector<RecipeOverride> cases = {
+      {"data.format", "chat"},    {"data.format", "alpaca"},  {"data.format", "sharegpt"},
+      {"adapter.type", "lora"},   {"adapter.type", "qlora"},
+
+      {"memory.moments", "bf16"}, {"memory.moments", "int8"}, {"memory.offload", "optimizer"},
+      {"parallel.data", "2"},     {"parallel.zero", "2"},     {"parallel.tensor", "2"},
+      {"parallel.pipeline", "2"}, {"parallel.context", "2"},  {"device", "cuda"},
+      {"log.tensorboard", "true"}};
   for (const RecipeOverride& override : cases) {
     const Recipe recipe = parse(kSmallest, {override});
     const std::string message = message_of([&] { check_supported(recipe); });
@@ -377,7 +375,9 @@ TEST(Recipe, WhatIsNotBuiltSaysSo) {
     EXPECT_NE(message.find("not built yet"), std::string::npos) << message;
   }
   EXPECT_NO_THROW(check_supported(parse(kSmallest)));
-  EXPECT_NO_THROW(check_supported(parse(kSmallest, {{"parallel.zero", "0"}, {"memory.recompute", "none"}})));
+  for (const char* recompute : {"auto", "none", "norms", "mlp", "attention", "block"}) {
+    EXPECT_NO_THROW(check_supported(parse(kSmallest, {{"parallel.zero", "0"}, {"memory.recompute", recompute}})));
+  }
 }
 
 TEST(Recipe, SchedulesAreCheckedOnceTheStepsAreKnown) {
