@@ -140,7 +140,13 @@ void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx) {
 
 void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder) {
   HfModelOptions options{.dtype = engine.options().compute};
-  if (std::filesystem::is_directory(run.tokenizer_path)) options.carried = tokenizer_files(run.tokenizer_path);
+  std::filesystem::path tokenizer = run.tokenizer_path;
+  if (tokenizer == "bytes") {
+    tokenizer = std::filesystem::path(run.recipe().output) / "tokenizer";
+    std::filesystem::create_directories(tokenizer);
+    write_byte_tokenizer(tokenizer);
+  }
+  options.carried = std::filesystem::is_directory(tokenizer) ? tokenizer_files(tokenizer) : std::vector{tokenizer};
   const auto generation = std::filesystem::path(run.recipe().model.path) / "generation_config.json";
   if (std::filesystem::exists(generation)) options.carried.push_back(generation);
   const auto view = [&](size_t row) {

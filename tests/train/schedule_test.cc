@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/error.h"
 #include "base/random.h"
 #include "train/learning_rate.h"
 #include "train/loss_scaler.h"
