@@ -158,7 +158,7 @@ TEST_P(OracleTest, RecomputationChangesNothing) {
       const StepResult got = model.engine->step(model.ctx, {{batch(), batch()}}, {});
       EXPECT_EQ(got.loss_sum, want.loss_sum);
       EXPECT_EQ(got.row_norms, want.row_norms);
-      if (layers < 0) {
+      if (layers < 0 && plain.config.model.layers > 1) {
         EXPECT_LT(model.arena.peak(), plain.arena.peak());
       }
     }
