@@ -56,6 +56,8 @@ void add_train_command(CLI::App& app, std::function<void(const TrainOptions&)> a
     log::setup(options->verbose);
     // A reader of the progress lines that goes away, such as `| head`, must not end the run.
     std::signal(SIGPIPE, SIG_IGN);
+    // A file that reaches the size limit is a failed write, as on a full disk.
+    std::signal(SIGXFSZ, SIG_IGN);
     action(*options);
   });
 }

@@ -69,16 +69,35 @@ void set_duration(RunSetup& run) {
   check_schedule(train, run.steps);
 }
 
-std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
+std::string gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / 0x1p30); }
+
+/// Bytes of a step's batches, which the loader holds three times.
+double loader_bytes(const EngineOptions& options) {
+  return 3 * 4 * sizeof(int32_t) * static_cast<double>(options.micro_batch) *
+         static_cast<double>(options.sequence_length) * static_cast<double>(options.micro_batches);
+}
+
+/// What a run takes at least, by closed forms: weights, moments and gradients, saved activations, batches. The dry run
+/// holds a step's batches itself, so what can't fit anyway must not get that far.
+double least_bytes(const ModelConfig& model, const EngineOptions& options) {
+  const double state = options.compute == DType::f32 ? 16 : 18;
+  const double tokens = static_cast<double>(options.micro_batch) * static_cast<double>(options.sequence_length);
+  const ActivationTable table(model, options.compute, options.recompute);
+  const double saved = static_cast<double>(model.layers) * static_cast<double>(table.saved_bytes_per_token());
+  return state * static_cast<double>(model.parameters()) + saved * tokens + loader_bytes(options);
+}
+
+double needed_bytes(const EnginePlan& plan, const EngineOptions& options) {
+  return static_cast<double>(plan.peak_bytes) + loader_bytes(options);
+}
 
 /// Settings that need less, from the gentlest to the harshest, with what they take.
-std::string smaller_settings(const RunSetup& run, size_t available) {
-  const auto peak = [&](const EngineOptions& options) {
-    return plan_engine(run.device, run.config.model, options).peak_bytes;
-  };
+std::string smaller_settings(const RunSetup& run, double available) {
+  const ModelConfig& model = run.config.model;
   std::string text;
   const auto offer = [&](const EngineOptions& options, const std::string& flags) {
-    const size_t bytes = peak(options);
+    if (least_bytes(model, options) > available) return false;
+    const double bytes = needed_bytes(plan_engine(run.device, model, options), options);
     if (bytes > available) return false;
     text = fmt::format(" This fits ({}): {}", gib(bytes), flags);
     return true;
@@ -104,14 +123,19 @@ std::string smaller_settings(const RunSetup& run, size_t available) {
 }
 
 void plan_memory(RunSetup& run) {
+  const auto available = static_cast<double>(available_memory());
+  const auto refuse = [&](const char* at_least, double needed) {
+    throw UserError(ExitCode::does_not_fit,
+                    fmt::format("The run needs {}{} of memory and this machine has {} free for it.{}", at_least,
+                                gib(needed), gib(available), smaller_settings(run, available)));
+  };
+  const double least = least_bytes(run.config.model, run.engine);
+  if (least > available) refuse("at least ", least);
   run.rates = measure_rates(run.device, run.engine.compute);
   run.plan = plan_engine(run.device, run.config.model, run.engine, run.rates);
   run.resident_before = resident_memory().now;
-  const size_t available = available_memory();
-  if (run.plan.peak_bytes <= available) return;
-  throw UserError(ExitCode::does_not_fit,
-                  fmt::format("The run needs {} of memory and this machine has {} free for it.{}",
-                              gib(run.plan.peak_bytes), gib(available), smaller_settings(run, available)));
+  const double needed = needed_bytes(run.plan, run.engine);
+  if (needed > available) refuse("", needed);
 }
 
 }  // namespace

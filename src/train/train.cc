@@ -40,9 +40,12 @@ int train(const TrainOptions& options) {
   std::error_code failure;
   std::filesystem::create_directories(output, failure);
   if (failure) fail_file("{}: can't be made: {}.", output.string(), failure.message());
-  write_file(output / "recipe.yaml", resolved_yaml(run.loaded));
-  write_plan(output / "plan.json", run, nullptr);
+  const auto write_files = [&] {
+    write_file(output / "recipe.yaml", resolved_yaml(run.loaded));
+    write_plan(output / "plan.json", run, nullptr);
+  };
   if (options.dry_run) {
+    write_files();
     fmt::print("{}", plan_table(run));
     return 0;
   }
@@ -54,7 +57,9 @@ int train(const TrainOptions& options) {
   Context ctx{run.device, stream, arena};
   Engine engine(ctx, run.config.model, run.engine);
   Trainer trainer(run, ctx, engine);
-  if (const auto state = load_run(run, engine, ctx, options.resume)) {
+  const auto state = load_run(run, engine, ctx, options.resume);
+  write_files();  // not before: a run that is refused leaves the files of the earlier run alone
+  if (state) {
     trainer.restore(*state);
   } else if (run.recipe().model.init == Initialisation::random) {
     engine.initialise(ctx, static_cast<uint64_t>(run.recipe().train.seed));

@@ -24,6 +24,7 @@ Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine)
 
 void Trainer::restore(const TrainingState& state) {
   state_ = state;
+  saved_at_ = state.step;
   loader_.restore(state.loader);
   scaler_.restore(state.scaler);
 }
@@ -125,7 +126,7 @@ void Trainer::report(const StepResult& result, const StepData& data, double seco
   if (is_logged(state_.step, run_.steps, run_.recipe().log.every)) metrics_->step(report);
 }
 
-void Trainer::evaluate() {
+void Trainer::evaluate(bool last) {
   if (!run_.data.validation) return;
   const auto begin = Clock::now();
   Loader loader(*run_.data.validation, {.micro_batch = run_.engine.micro_batch,
@@ -140,10 +141,16 @@ void Trainer::evaluate() {
       supervised += batch.supervised;
     }
   }
-  const EvaluationReport report{.step = state_.step,
-                                .loss = sum / static_cast<double>(supervised),
-                                .tokens = supervised,
-                                .seconds = seconds_since(begin)};
+  const double loss = sum / static_cast<double>(supervised);
+  if (!std::isfinite(loss)) {
+    const std::string message = fmt::format(
+        "Step {}: the validation loss is not finite. Use a smaller learning rate or more warm-up.", state_.step);
+    if (last) throw UserError(ExitCode::non_finite, message + newest_state());
+    log::warn("{}", message);
+    return;
+  }
+  const EvaluationReport report{
+      .step = state_.step, .loss = loss, .tokens = supervised, .seconds = seconds_since(begin)};
   progress_->evaluation(report);
   metrics_->evaluation(report);
 }
@@ -155,18 +162,24 @@ void Trainer::save() {
   saved_at_ = state_.step;
 }
 
-void Trainer::save_or_warn() {
+bool Trainer::try_save() {
   try {
     save();
+    return true;
   } catch (const UserError& error) {
-    log::error("checkpoint at step {} was not written, training goes on: {}", state_.step, error.what());
+    log::error("checkpoint at step {} was not written: {}", state_.step, error.what());
+    return false;
   }
 }
 
+std::string Trainer::newest_state() const {
+  if (saved_at_ < 0) return "";
+  return fmt::format(" The newest saved state is of step {}, in {}.", saved_at_, (output() / "checkpoints").string());
+}
+
 void Trainer::stop_non_finite(const std::string& message) {
-  if (saved_at_ != state_.step) save_or_warn();
-  throw UserError(ExitCode::non_finite, fmt::format("{} The last good state, step {}, is in {}.", message, saved_at_,
-                                                    (output() / "checkpoints").string()));
+  if (state_.step > 0 && saved_at_ != state_.step) try_save();
+  throw UserError(ExitCode::non_finite, message + newest_state());
 }
 
 ExitCode Trainer::train() {
@@ -175,8 +188,6 @@ ExitCode Trainer::train() {
   metrics_.emplace(output() / "metrics.jsonl", state_.step);
   progress_.emplace(STDERR_FILENO, recipe.log.every);
   begin_ = Clock::now();
-  saved_at_ = state_.step;
-  int64_t evaluated_at = -1;
   const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
 
   while (state_.step < run_.steps && !interrupt.requested()) {
@@ -194,21 +205,28 @@ ExitCode Trainer::train() {
       first_step_done_ = true;
     }
     report(result, *data, seconds);
-    if (due(recipe.evaluate.every)) {
-      evaluate();
-      evaluated_at = state_.step;
-    }
-    if (due(recipe.checkpoint.every)) save_or_warn();
+    const bool last = state_.step == run_.steps;
+    if (last || due(recipe.evaluate.every)) evaluate(last);
+    if (due(recipe.checkpoint.every)) try_save();
   }
   const bool interrupted = state_.step < run_.steps && interrupt.requested();
-  if (!interrupted && evaluated_at != state_.step) evaluate();
+  if (!interrupted) return finish();
   progress_.reset();
   if (saved_at_ != state_.step) save();
-  if (interrupted) {
-    log::info("interrupted after step {}; state saved, continue with --resume auto", state_.step);
-    return ExitCode::interrupted;
-  }
+  log::info("interrupted after step {}; state saved, continue with --resume auto", state_.step);
+  return ExitCode::interrupted;
+}
+
+ExitCode Trainer::finish() {
+  if (state_.step == 0) stop_non_finite("Not one step was finite before the data ended.");
+  if (state_.step < run_.steps) evaluate(true);
+  progress_.reset();
+  const bool saved = saved_at_ == state_.step || try_save();
   export_model(run_, engine_, ctx_, output() / "model");
+  if (!saved) {
+    fail_file("The run is done and its model is in {}, but its state was not saved, so it can't be continued.",
+              (output() / "model").string());
+  }
   return ExitCode::done;
 }
 

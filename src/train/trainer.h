@@ -43,11 +43,15 @@ class Trainer {
   void check_first_step(const StepResult& result, const StepData& data);
   void after_first_step(double seconds);
   void report(const StepResult& result, const StepData& data, double seconds);
-  void evaluate();
+  /// `last`: of the run, whose result is no result unless the loss is finite.
+  void evaluate(bool last);
   [[noreturn]] void stop_non_finite(const std::string& message);
   void save();
-  /// A checkpoint in the middle of a run that can't be written does not end it.
-  void save_or_warn();
+  /// A checkpoint that can't be written does not end the run. False, with the reason in the log, when that happens.
+  bool try_save();
+  /// The last evaluation, state and model.
+  ExitCode finish();
+  std::string newest_state() const;
   std::filesystem::path output() const { return run_.recipe().output; }
 
   const RunSetup& run_;
@@ -56,7 +60,7 @@ class Trainer {
   Loader loader_;
   LossScaler scaler_;
   TrainingState state_;
-  int64_t saved_at_ = 0;
+  int64_t saved_at_ = -1;  // step of the newest state on disk; -1: none
   int bad_steps_ = 0;
   bool first_step_done_ = false;
   double seconds_per_token_ = 0;  // smoothed

@@ -1,0 +1,463 @@
+// Runs from recipe to model: resuming bit for bit, whatever ended the run before, and what each fault ends in.
+#include <cmath>
+#include <numeric>
+
+#include "checkpoint/hf_model.h"
+#include "checkpoint/training_state.h"
+#include "data/tokenizer/tokenizer.h"
+#include "tests/train/run_support.h"
+#include "train/learning_rate.h"
+
+namespace yoke::test {
+namespace {
+
+std::string step_name(int64_t step) { return fmt::format("step-{:06}", step); }
+
+class Resume : public RunTest {
+ protected:
+  /// A copy of the finished run as it was after `step`, with what it had written to metrics.jsonl since.
+  void copy_until(const std::string& from, const std::string& to, int64_t step) {
+    fs::copy(folder_ / from, folder_ / to, fs::copy_options::recursive);
+    fs::remove_all(folder_ / to / "model");
+    for (const auto& entry : fs::directory_iterator(folder_ / to / "checkpoints")) {
+      if (entry.path().filename().string() > step_name(step)) fs::remove_all(entry.path());
+    }
+  }
+};
+
+// 50 rows, 4 a step: step 13 reaches over the end of the first epoch, step 25 ends with the second.
+TEST_F(Resume, GoesOnBitForBitFromAnyStep) {
+  expect_done({});
+  for (const int64_t step : {7, 12, 25}) {
+    SCOPED_TRACE(step);
+    const std::string name = fmt::format("from{}", step);
+    copy_until("run", name, step);
+    expect_done({{"output", at(name)}}, "auto");
+    expect_same_run(folder_ / name, folder_ / "run", step_name(30));
+  }
+}
+
+TEST_F(Resume, GoesOnBitForBitInSixteenBits) {
+  // Weights as large as these overflow fp16's first loss scales, so that the scaler has a state to lose.
+  write_config("wild", {{"initializer_range", 1.5}});
+  for (const std::string precision : {"bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const Overrides common{{"train.precision", precision}, {"model.path", at(precision == "fp16" ? "wild" : "model")}};
+    const auto with_output = [&](const std::string& name) {
+      Overrides all = common;
+      all["output"] = at(name);
+      return all;
+    };
+    expect_done(with_output(precision));
+    if (precision == "fp16") {
+      EXPECT_GT(metrics_of(folder_ / precision).front().at("skipped"), 0);
+    }
+    copy_until(precision, precision + "-parts", 13);
+    expect_done(with_output(precision + "-parts"), "auto");
+    expect_same_run(folder_ / (precision + "-parts"), folder_ / precision, step_name(30));
+  }
+}
+
+// A run that stopped where its recipe said so, not by an accident.
+TEST_F(Resume, ALongerRunGoesOnFromAShorterOne) {
+  const Overrides constant{{"train.schedule", "constant"}, {"evaluate.every", "5"}};
+  const auto with = [&](const std::string& steps, const std::string& name) {
+    Overrides all = constant;
+    all["train.steps"] = steps;
+    all["output"] = at(name);
+    return all;
+  };
+  expect_done(with("20", "whole"));
+  expect_done(with("10", "parts"));
+  expect_done(with("20", "parts"), "auto");
+  expect_same_run(folder_ / "parts", folder_ / "whole", step_name(20));
+  // Once more with nothing left to do: nothing changes.
+  expect_done(with("20", "parts"), "auto");
+  expect_same_run(folder_ / "parts", folder_ / "whole", step_name(20));
+}
+
+TEST_F(Resume, EpochsEndWhereTheyShouldAfterAResume) {
+  expect_done({{"train.epochs", "1.5"}, {"output", at("whole")}});
+  EXPECT_EQ(metrics_of(folder_ / "whole").back().at("step"), 19);  // 75 rows: 18 steps of 4 and one of 3
+  EXPECT_EQ(metrics_of(folder_ / "whole")[metrics_of(folder_ / "whole").size() - 2].at("tokens"), 75 * 16);
+  copy_until("whole", "parts", 12);
+  expect_done({{"train.epochs", "1.5"}, {"output", at("parts")}}, "auto");
+  expect_same_run(folder_ / "parts", folder_ / "whole", step_name(19));
+}
+
+// The program is stopped somewhere between steps; going on leads to where an undisturbed run leads.
+TEST_F(Resume, AStoppedProgramCanBeContinued) {
+  const auto with_output = [&](const std::string& name) {
+    return Overrides{{"train.steps", "120"}, {"checkpoint.every", "9"}, {"output", at(name)}};
+  };
+  expect_done(with_output("whole"));
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    const std::string name = ::sigabbrev_np(signal);
+    SCOPED_TRACE(name);
+    std::vector<std::string> words{"train", at("recipe.yaml")};
+    for (const auto& [key, value] : with_output(name)) words.insert(words.end(), {"--" + key, value});
+    YokeProcess process(words);
+    ASSERT_TRUE(process.read_until("step 20/")) << process.text();
+    process.send(signal);
+    EXPECT_EQ(process.wait(), signal == SIGKILL ? 128 + SIGKILL : 6) << process.text();
+    EXPECT_EQ(contains(process.text(), "--resume auto"), signal != SIGKILL);
+    EXPECT_FALSE(fs::exists(folder_ / name / "model"));
+    const auto left = find_checkpoints(folder_ / name / "checkpoints", CheckDepth::hashes);
+    ASSERT_FALSE(left.empty());
+    EXPECT_GE(left[0].step, 18);
+    EXPECT_LT(left[0].step, 120);
+    expect_done(with_output(name), "auto");
+    expect_same_run(folder_ / name, folder_ / "whole", step_name(120));
+  }
+}
+
+class Torn : public Resume {};
+
+TEST_F(Torn, ADamagedCheckpointIsSkippedWithAReason) {
+  expect_done({});
+  const std::vector<std::function<void(const fs::path&)>> damages = {
+      [](const fs::path& p) { fs::resize_file(p / "rank-0000-00001.safetensors", 1000); },
+      [](const fs::path& p) { fs::remove(p / "complete"); },
+      [](const fs::path& p) {
+        std::string content = read_file(p / "rank-0000-00001.safetensors");
+        content[content.size() / 2] ^= 1;
+        write_file(p / "rank-0000-00001.safetensors", content);
+      }};
+  for (size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::string name = fmt::format("torn{}", i);
+    copy_until("run", name, 20);
+    const fs::path newest = folder_ / name / "checkpoints" / step_name(20);
+    damages[i](newest);
+    // Asked for by name, it is an error.
+    if (i == 0) expect_refused(ExitCode::bad_file, {{"output", at(name)}}, {step_name(20)}, newest.string());
+    const Ending ending = run({{"output", at(name)}}, "auto");
+    EXPECT_EQ(ending.code, 0) << ending.message;
+    EXPECT_CONTAINS(ending.log, step_name(20));
+    EXPECT_CONTAINS(ending.log, "resumed from " + at(name) + "/checkpoints/" + step_name(19));
+    expect_same_run(folder_ / name, folder_ / "run", step_name(30));
+  }
+}
+
+// Files may not grow beyond 200 KiB: checkpoints (390 KB) fail, the model (130 KB) does not.
+TEST_F(Torn, ARunWithoutRoomForCheckpointsTrainsToItsEnd) {
+  expect_done({{"output", at("free")}});
+  YokeProcess process({"train", at("recipe.yaml"), "--checkpoint.every", "10"}, 200 << 10);
+  EXPECT_EQ(process.wait(), 4) << process.text();
+  EXPECT_CONTAINS(process.text(), "checkpoint at step 10 was not written");
+  EXPECT_CONTAINS(process.text(), "checkpoint at step 20 was not written");
+  EXPECT_TRUE(find_checkpoints(folder_ / "run/checkpoints", CheckDepth::sizes).empty());
+  EXPECT_TRUE(fs::is_empty(folder_ / "run/checkpoints"));
+  EXPECT_EQ(files_of(folder_ / "run/model"), files_of(folder_ / "free/model"));
+  EXPECT_EQ(metrics_of(folder_ / "run"), metrics_of(folder_ / "free"));
+}
+
+TEST_F(Torn, AModelThatCannotBeWrittenLeavesTheStateBehind) {
+  expect_done({{"output", at("free")}});
+  YokeProcess process({"train", at("recipe.yaml"), "--checkpoint.every", "0"}, 100 << 10);
+  EXPECT_EQ(process.wait(), 4) << process.text();
+  EXPECT_FALSE(fs::exists(folder_ / "run/model"));
+  // Without a checkpoint either, there is nothing but the message.
+  fs::create_directory(folder_ / "free/model/mine");
+  EXPECT_EQ(run({{"output", at("free")}}, "auto").code, 4) << "a folder with something else in it is not replaced";
+  fs::remove_all(folder_ / "free/model");
+  expect_done({{"output", at("free")}}, "auto");
+}
+
+class Numbers : public RunTest {};
+
+// Steps whose fp16 gradients overflow do not count: not for the schedule, not for Adam.
+TEST_F(Numbers, SkippedStepsAdvanceNothing) {
+  write_config("wild", {{"initializer_range", 1.5}});
+  expect_done({{"train.precision", "fp16"},
+               {"model.path", at("wild")},
+               {"train.weight_decay", "0"},
+               {"train.clip_norm", "0"},
+               {"train.steps", "12"},
+               {"evaluate.every", "0"}});
+  const auto lines = metrics_of(folder_ / "run");
+  ASSERT_EQ(lines.size(), 13u);
+  ASSERT_GT(lines[0].at("skipped"), 0);
+  const Recipe recipe = load_recipe(at("recipe.yaml")).recipe;
+  for (int64_t i = 0; i < 12; ++i) {
+    const auto& line = lines[static_cast<size_t>(i)];
+    EXPECT_EQ(line.at("step"), i + 1);
+    TrainRecipe train = recipe.train;
+    EXPECT_EQ(line.at("lr"), learning_rate(train, 12, i + 1));
+    EXPECT_EQ(line.at("tokens"), (i + 1 + line.at("skipped").get<int64_t>()) * 64);
+  }
+  // The first update that was made has Adam's count 1: the corrected moments are g and g^2, whatever was skipped.
+  PlannedEngine fresh(tiny_model("Llama", {{"initializer_range", 1.5}}), {.compute = DType::f16});
+  fresh->initialise(fresh.ctx, 3);
+  const Checkpoint checkpoint(folder_ / "run/checkpoints" / step_name(1));
+  const ParameterTable& table = fresh->transformer().parameters();
+  for (size_t i = 0; i < table.size(); ++i) {
+    const auto read = [&](const std::string& prefix) {
+      std::vector<float> values(static_cast<size_t>(table[i].shape.elements()));
+      checkpoint.read(prefix + table[i].name, table[i].shape, Region::whole(table[i].shape),
+                      TensorView(values.data(), DType::f32, table[i].shape));
+      return values;
+    };
+    const auto weights = read("weights."), first = read("moments.first."), second = read("moments.second.");
+    for (size_t j = 0; j < weights.size(); ++j) {
+      const double update = lines[0].at("lr").get<double>() * (first[j] / 0.1) / (std::sqrt(second[j] / 0.05) + 1e-8);
+      ASSERT_NEAR(weights[j], fresh->master()[i].as<float>()[j] - update, 1e-6) << table[i].name;
+    }
+  }
+}
+
+TEST_F(Numbers, NothingFiniteAnyMoreEndsTheRun) {
+  const Overrides wild{{"train.learning_rate", "1e30"}, {"train.schedule", "constant"}, {"train.warmup", "0"}};
+  const Ending ending = run(wild);
+  EXPECT_EQ(ending.code, 5) << ending.message;
+  EXPECT_CONTAINS(ending.message, "step 2");
+  EXPECT_CONTAINS(ending.message, "smaller learning rate");
+  EXPECT_FALSE(fs::exists(folder_ / "run/model"));
+  const auto left = find_checkpoints(folder_ / "run/checkpoints", CheckDepth::hashes);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].step, 1);
+  EXPECT_EQ(left[0].fault, "");
+  // The same without regular checkpoints: the last good state is saved on the way out.
+  Overrides unsaved = wild;
+  unsaved["checkpoint.every"] = "0";
+  unsaved["output"] = at("unsaved");
+  EXPECT_EQ(run(unsaved).code, 5);
+  EXPECT_EQ(find_checkpoints(folder_ / "unsaved/checkpoints", CheckDepth::hashes).size(), 1u);
+}
+
+class Poisoned : public Numbers {
+ protected:
+  /// A trained model in which the embedding of one byte is NaN.
+  Overrides poisoned(uint8_t byte) {
+    expect_done({{"train.steps", "3"}, {"output", at("source")}});
+    const fs::path file = folder_ / "source/model/model.safetensors";
+    std::string content = read_file(file);
+    uint64_t header = 0;
+    std::memcpy(&header, content.data(), sizeof header);
+    const auto tensors = nlohmann::json::parse(content.substr(8, header));
+    const size_t begin = tensors.at("model.embed_tokens.weight").at("data_offsets")[0];
+    content.replace(8 + header + begin + byte * 32 * sizeof(float), 32 * sizeof(float), 32 * sizeof(float), '\xff');
+    write_file(file, content);
+    return {{"model.path", at("source/model")}, {"model.init", "pretrained"}};
+  }
+};
+
+// Nothing finite was ever there: no state is called good, and nothing is promised that isn't there.
+TEST_F(Poisoned, AModelOfNaNsIsRefused) {
+  const Ending ending = run(poisoned('t'));
+  EXPECT_EQ(ending.code, 5) << ending.message;
+  EXPECT_CONTAINS(ending.message, "the loss of micro-batch 1 of 2 at step 1");
+  EXPECT_FALSE(contains(ending.message, "saved state")) << ending.message;
+  EXPECT_FALSE(fs::exists(folder_ / "run/model"));
+}
+
+// A byte that only the held-out text has: training is sound, the result is not.
+TEST_F(Poisoned, AValidationLossThatIsNoNumberIsNoResult) {
+  write_file(folder_ / "held.txt", tiny_text(100, 2) + "Z" + tiny_text(50, 2));
+  const Ending ending = run(poisoned('Z'));
+  EXPECT_EQ(ending.code, 5) << ending.message;
+  EXPECT_CONTAINS(ending.log, "Step 7: the validation loss is not finite");
+  EXPECT_CONTAINS(ending.message, "Step 30: the validation loss is not finite");
+  EXPECT_CONTAINS(ending.message, "The newest saved state is of step 29");
+  EXPECT_FALSE(fs::exists(folder_ / "run/model"));
+  for (const auto& line : metrics_of(folder_ / "run")) EXPECT_FALSE(line.contains("validation_loss"));
+}
+
+class Refused : public RunTest {};
+
+double number_after(const std::string& text, const std::string& mark) {
+  const size_t at = text.find(mark);
+  if (at == text.npos) {
+    ADD_FAILURE() << "'" << mark << "' is not in: " << text;
+    return 0;
+  }
+  return std::strtod(text.c_str() + at + mark.size(), nullptr);
+}
+
+TEST_F(Refused, WhatDoesNotFitSaysHowMuchIsNeededAndFree) {
+  write_config("huge", {{"hidden_size", 65536},
+                        {"intermediate_size", 262144},
+                        {"num_hidden_layers", 500},
+                        {"num_attention_heads", 512},
+                        {"num_key_value_heads", 64},
+                        {"head_dim", 128}});
+  const Ending ending = run({{"model.path", at("huge")}, {"train.micro_batch", "8"}, {"train.global_batch", "8"}});
+  EXPECT_EQ(ending.code, 3) << ending.message;
+  EXPECT_CONTAINS(ending.message, "needs");
+  EXPECT_CONTAINS(ending.message, "free");
+  EXPECT_CONTAINS(ending.message, "smaller model");
+  const ModelConfig config = read_hf_config(folder_ / "huge").model;
+  const double needed = number_after(ending.message, "needs at least ") * 0x1p30;
+  EXPECT_GT(needed, 16.0 * static_cast<double>(config.parameters()));
+  EXPECT_LT(needed, 16.1 * static_cast<double>(config.parameters()));
+}
+
+// A run whose state and saved activations fit, but not what works on them: only the dry run knows.
+TEST_F(Refused, WhatDoesNotFitByALittleGetsSettingsThatDo) {
+  write_config("flat", {{"num_hidden_layers", 1}});
+  const ActivationTable table(read_hf_config(folder_ / "flat").model, DType::f32, Recompute::none);
+  const int64_t row_bytes = 64 * (table.saved_bytes_per_token() + 48);
+  int64_t micro_batch = static_cast<int64_t>(0.85 * static_cast<double>(available_memory())) / row_bytes;
+  micro_batch -= micro_batch % 16;
+  const std::string rows = std::to_string(micro_batch);
+  const Ending ending = run({{"model.path", at("flat")},
+                             {"data.sequence_length", "64"},
+                             {"train.micro_batch", rows},
+                             {"train.global_batch", rows}});
+  EXPECT_EQ(ending.code, 3) << ending.message;
+  const double free = number_after(ending.message, "machine has ");
+  EXPECT_GT(number_after(ending.message, "The run needs "), free);
+  EXPECT_LT(number_after(ending.message, "This fits ("), free);
+  EXPECT_EQ(number_after(ending.message, "--train.micro_batch "), static_cast<double>(micro_batch / 2));
+}
+
+// Batches that only a data centre could hold: planning them must not take what they would.
+TEST_F(Refused, WhatDoesNotFitIsNotTriedOut) {
+  write_config("long", {{"max_position_embeddings", 1 << 20}});
+  const Ending ending = run({{"model.path", at("long")},
+                             {"data.sequence_length", "1M"},
+                             {"train.micro_batch", "2000"},
+                             {"train.global_batch", "2000000000"}});
+  EXPECT_EQ(ending.code, 3) << ending.message;
+  EXPECT_CONTAINS(ending.message, "needs");
+}
+
+TEST_F(Refused, SettingsThatDoNotBelongTogether) {
+  expect_refused(ExitCode::usage, {{"data.sequence_length", "65"}}, {"data.sequence_length is 65", "64"});
+  write_config("small", {{"vocab_size", 258}, {"bos_token_id", 256}, {"eos_token_id", 257}});
+  expect_refused(ExitCode::usage, {{"model.path", at("small")}}, {"tokenizer has 259 ids", "vocab_size is 258"});
+  write_config("exact", {{"vocab_size", 259}});
+  EXPECT_EQ(run({{"model.path", at("exact")}}, "none", true).code, 0);
+}
+
+TEST_F(Refused, NothingLeftToTrainOnNamesTheLimit) {
+  write_file(folder_ / "short.txt", "ab");
+  expect_refused(ExitCode::usage, {{"data.train", at("short.txt")}, {"data.validation", "0.5"}},
+                 {"no row is left for training", "data.sequence_length is 16"});
+  write_file(folder_ / "empty.txt", "");
+  expect_refused(ExitCode::bad_file, {{"data.train", at("empty.txt")}}, {"empty"});
+}
+
+TEST_F(Refused, AnEarlierRunIsNeitherOverwrittenNorMixedUp) {
+  expect_done({{"train.steps", "3"}});
+  const auto before = files_of(folder_ / "run/checkpoints" / step_name(3));
+  const std::string recipe = read_file(folder_ / "run/recipe.yaml"), plan = read_file(folder_ / "run/plan.json"),
+                    metrics = read_file(folder_ / "run/metrics.jsonl");
+  expect_refused(ExitCode::usage, {}, {at("run"), "step 3", "--resume auto"});
+  write_config("other", {{"intermediate_size", 56}});
+  write_file(folder_ / "more.txt", tiny_text(500, 9));
+  expect_refused(ExitCode::usage, {{"model.path", at("other")}}, {"model.path"}, "auto");
+  expect_refused(ExitCode::usage, {{"data.train", at("more.txt")}}, {"data"}, "auto");
+  expect_refused(ExitCode::usage, {{"train.seed", "4"}}, {"train.seed"}, "auto");
+  expect_refused(ExitCode::bad_file, {}, {"nowhere"}, at("nowhere"));
+  EXPECT_EQ(files_of(folder_ / "run/checkpoints" / step_name(3)), before);
+  EXPECT_EQ(read_file(folder_ / "run/recipe.yaml"), recipe);
+  EXPECT_EQ(read_file(folder_ / "run/plan.json"), plan);
+  EXPECT_EQ(read_file(folder_ / "run/metrics.jsonl"), metrics);
+}
+
+class Result : public RunTest {
+ protected:
+  /// What `action` prints to standard output.
+  static std::string output_of(const std::function<int()>& action) {
+    testing::internal::CaptureStdout();
+    try {
+      EXPECT_EQ(action(), 0);
+    } catch (const UserError& error) {
+      ADD_FAILURE() << error.what();
+    }
+    return testing::internal::GetCapturedStdout();
+  }
+};
+
+TEST_F(Result, EvaluatesToTheTrainersLastValidationLoss) {
+  for (const auto& [precision, word] : {std::pair{Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}}) {
+    const std::string name = word;
+    expect_done({{"train.precision", word}, {"output", at(name)}});
+    const nlohmann::json trained = metrics_of(folder_ / name).back();
+    const EvalOptions options{.model = at(name + "/model"),
+                              .data = {at("held.txt")},
+                              .sequence_length = 16,
+                              .batch = 2,
+                              .threads = 1,
+                              .precision = precision,
+                              .json = true};
+    const LogCapture log;
+    const nlohmann::json result = nlohmann::json::parse(output_of([&] { return evaluate(options); }));
+    EXPECT_EQ(result.at("loss"), trained.at("validation_loss")) << word;
+    EXPECT_EQ(result.at("tokens"), trained.at("validation_tokens"));
+  }
+}
+
+/// The likeliest continuation of a text behind <|bos|>, each token from a forward pass over everything before it.
+std::string greedy(const fs::path& folder, std::string text, size_t count) {
+  const HfConfig config = read_hf_config(folder);
+  PlannedEngine model(config.model, {.sequence_length = 64});
+  const WeightReader reader(folder, model->transformer().parameters());
+  for (size_t i = 0; i < model->master().size(); ++i) reader.read(i, model->master()[i]);
+  const TensorView& head = model->master()[model->transformer().parameters().head()];
+  const MemoryBlock block(size_t{16} << 20);
+  Arena arena(block.data(), block.bytes());
+  Context ctx{model.device, model.stream, arena};
+  for (size_t n = 0; n < count; ++n) {
+    ArenaScope scope(arena);
+    std::vector<int32_t> tokens{256};
+    for (const char c : text) tokens.push_back(static_cast<uint8_t>(c));
+    const auto length = static_cast<int64_t>(tokens.size());
+    std::vector<int32_t> positions(tokens.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    const std::vector<int32_t> zeros(tokens.size());
+    const DeviceBatch batch = DeviceBatch(arena, 1, length).upload(ctx, 1, length, tokens, zeros, positions, zeros);
+    MicroBatchMemory memory = model->transformer().allocate(arena, length, true);
+    model->transformer().forward(ctx, batch, model->weights(), memory);
+    const float* x = memory.final_norm.as<float>() + (length - 1) * config.model.hidden;
+    double best = -INFINITY;
+    int64_t chosen = 0;
+    for (int64_t v = 0; v < config.model.vocabulary; ++v) {
+      double logit = 0;
+      for (int64_t i = 0; i < config.model.hidden; ++i) logit += x[i] * head.as<float>()[v * config.model.hidden + i];
+      if (logit > best) best = logit, chosen = v;
+    }
+    if (chosen > 255) break;
+    text.push_back(static_cast<char>(chosen));
+  }
+  return text;
+}
+
+TEST_F(Result, GeneratesTheLikeliestTextWithoutTemperature) {
+  expect_done({{"evaluate.every", "0"}, {"train.steps", "60"}});
+  GenerateOptions options{.model = at("run/model"),
+                          .prompt = "the cat",
+                          .max_tokens = 40,
+                          .temperature = 0,
+                          .threads = 1,
+                          .precision = Precision::fp32};
+  const std::string text = output_of([&] { return generate(options); });
+  EXPECT_EQ(text, greedy(folder_ / "run/model", options.prompt, 40) + "\n");
+  options.seed = 2;
+  EXPECT_EQ(output_of([&] { return generate(options); }), text);
+  // Drawn texts depend on the seed alone.
+  options.temperature = 1;
+  const std::string drawn = output_of([&] { return generate(options); });
+  EXPECT_EQ(output_of([&] { return generate(options); }), drawn);
+  options.seed = 3;
+  EXPECT_NE(output_of([&] { return generate(options); }), drawn);
+  // The model's 64 positions are the end of every text.
+  options.max_tokens = 1000;
+  options.prompt = std::string(59, 'a');
+  EXPECT_LE(output_of([&] { return generate(options); }).size(), 64u);
+  options.prompt = std::string(63, 'a');
+  EXPECT_CONTAINS(error_of([&] { generate(options); }, ExitCode::usage), "The prompt has 64 tokens");
+}
+
+TEST_F(Result, BringsItsTokenizerAlong) {
+  expect_done({{"train.steps", "3"}});
+  EXPECT_EQ(load_tokenizer(at("run/model"))->encode("cat"), (std::vector<int32_t>{'c', 'a', 't'}));
+  expect_done({{"train.steps", "3"}}, "auto");  // writes the model again
+  // A tokenizer that was named by its file.
+  expect_done({{"train.steps", "3"}, {"model.tokenizer", at("run/model/tokenizer.json")}, {"output", at("second")}});
+  EXPECT_EQ(load_tokenizer(at("second/model"))->vocabulary_size(), 259);
+}
+
+}  // namespace
+}  // namespace yoke::test
