@@ -5,7 +5,6 @@
 #include "ops/bias/bias.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
-#include "ops/rmsnorm/rmsnorm.h"
 #include "ops/rope/rope.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -59,6 +58,16 @@ void Block::normalise(Context& ctx, const WeightStore& weights, int norm, const 
                          .y = y,
                          .rstd = rstd,
                          .epsilon = static_cast<float>(config_.norm_epsilon)});
+}
+
+void Block::normalise_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, int norm,
+                               RmsNormBackward args) const {
+  const auto slot = gradients.get(row(norm));
+  args.weight = weights.get(row(norm));
+  args.dweight = slot.gradient;
+  args.accumulate = slot.accumulate;
+  rms_norm_backward(ctx, args);
+  gradients.notify(row(norm));
 }
 
 void Block::project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
@@ -151,16 +160,8 @@ void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
   const TensorView dnorm = ctx.arena.allocate("mid_norm gradient", dtype, {tokens, config_.hidden});
   linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
-  const auto slot = gradients.get(row(rows_.post_norm));
-  rms_norm_backward(ctx, {.dy = dnorm,
-                          .x = a.mid,
-                          .weight = weights.get(row(rows_.post_norm)),
-                          .rstd = a.mid_rstd,
-                          .residual_gradient = gradient,
-                          .dx = gradient,
-                          .dweight = slot.gradient,
-                          .accumulate = slot.accumulate});
-  gradients.notify(row(rows_.post_norm));
+  normalise_backward(ctx, weights, gradients, rows_.post_norm,
+                     {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
 }
 
 void Block::attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights,
@@ -187,22 +188,13 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
   rope(
       ctx,
       {.x = dqk, .positions = in.positions, .table = in.rope, .y = dqk, .head_dim = config_.head_dim, .inverse = true});
-  const auto qk_norm_backward = [&](int norm, int64_t first, int64_t count, const TensorView& rstd, int64_t groups) {
-    const auto slot = gradients.get(row(norm));
-    const TensorView part = columns(dqkv, first, count);
-    rms_norm_backward(ctx, {.dy = part,
-                            .x = columns(a.qkv, first, count),
-                            .weight = weights.get(row(norm)),
-                            .rstd = rstd,
-                            .dx = part,
-                            .dweight = slot.gradient,
-                            .accumulate = slot.accumulate,
-                            .groups = groups});
-    gradients.notify(row(norm));
-  };
   if (config_.qk_norm) {
-    qk_norm_backward(rows_.q_norm, 0, q_size, a.q_rstd, config_.heads);
-    qk_norm_backward(rows_.k_norm, q_size, kv_size, a.k_rstd, config_.kv_heads);
+    const TensorView dq = columns(dqkv, 0, q_size), dk = columns(dqkv, q_size, kv_size);
+    normalise_backward(ctx, weights, gradients, rows_.q_norm,
+                       {.dy = dq, .x = columns(a.qkv, 0, q_size), .rstd = a.q_rstd, .dx = dq, .groups = config_.heads});
+    normalise_backward(
+        ctx, weights, gradients, rows_.k_norm,
+        {.dy = dk, .x = columns(a.qkv, q_size, kv_size), .rstd = a.k_rstd, .dx = dk, .groups = config_.kv_heads});
   }
   if (rows_.qkv_bias >= 0) {
     const auto slot = gradients.get(row(rows_.qkv_bias));
@@ -212,16 +204,8 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
 
   const TensorView dnorm = ctx.arena.allocate("input_norm gradient", dtype, {tokens, config_.hidden});
   linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
-  const auto slot = gradients.get(row(rows_.input_norm));
-  rms_norm_backward(ctx, {.dy = dnorm,
-                          .x = a.input,
-                          .weight = weights.get(row(rows_.input_norm)),
-                          .rstd = a.input_rstd,
-                          .residual_gradient = gradient,
-                          .dx = gradient,
-                          .dweight = slot.gradient,
-                          .accumulate = slot.accumulate});
-  gradients.notify(row(rows_.input_norm));
+  normalise_backward(ctx, weights, gradients, rows_.input_norm,
+                     {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});
 }
 
 void Block::backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,

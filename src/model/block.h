@@ -5,6 +5,7 @@
 #include "model/parameters.h"
 #include "model/store.h"
 #include "ops/attention/attention.h"
+#include "ops/rmsnorm/rmsnorm.h"
 
 namespace yoke {
 
@@ -47,6 +48,9 @@ class Block {
   void project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const;
   void normalise(Context& ctx, const WeightStore& weights, int norm, const TensorView& residual,
                  const TensorView& delta, const TensorView& sum, const TensorView& y, const TensorView& rstd) const;
+  /// `args` without weight and its gradient, which come from the stores.
+  void normalise_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, int norm,
+                          RmsNormBackward args) const;
   void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
                           BlockActivations& a, const TensorView& gradient) const;
   void mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
