@@ -97,6 +97,8 @@ output: {0}/run
   Scratch folder_{Scratch::Where::memory};
 };
 
+inline std::string step_name(int64_t step) { return fmt::format("step-{:06}", step); }
+
 /// The lines of metrics.jsonl without what a clock decides.
 inline std::vector<nlohmann::json> metrics_of(const fs::path& output) {
   std::vector<nlohmann::json> lines;
