@@ -123,6 +123,23 @@ TEST(Engine, GradientsDoNotDependOnHowABatchIsCut) {
   }
 }
 
+// In 16 bits too: a token's activations do not depend on its neighbours, and gradients are summed in fp32.
+TEST(Engine, GradientsInSixteenBitsDoNotDependOnHowABatchIsCut) {
+  const Batch few = random_batch(4, 1, 1), many = random_batch(4, 99, 2);
+  for (const DType compute : {DType::bf16, DType::f16}) {
+    SCOPED_TRACE(name_of(compute));
+    const auto gradients = [&](const std::vector<Batch>& batches, int64_t micro_batch) {
+      PlannedEngine model(test::tiny_model("Qwen3"), {.compute = compute,
+                                                      .micro_batch = micro_batch,
+                                                      .sequence_length = kLength,
+                                                      .micro_batches = static_cast<int64_t>(batches.size())});
+      model.step(batches, {.loss_scale = compute == DType::f16 ? 1024.0 : 1.0});
+      return gradients_of(model);
+    };
+    expect_close(gradients({few, many}, 4), gradients({joined({few, many})}, 8), 1e-6);
+  }
+}
+
 TEST(Engine, TheLossIsThatOfOneBigBatch) {
   const Batch few = random_batch(4, 1, 1), many = random_batch(4, 99, 2);
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
