@@ -11,9 +11,9 @@
 namespace yoke {
 
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens) {
-  constexpr int64_t kTarget = int64_t{32} << 20;
+  constexpr int64_t kTarget = int64_t{32} << 20, kMultiple = 64;
   const int64_t row = config.vocabulary * static_cast<int64_t>(size_of(compute));
-  return std::clamp<int64_t>(kTarget / row, std::min<int64_t>(64, tokens), tokens);
+  return std::min(tokens, std::max(kTarget / row / kMultiple, int64_t{1}) * kMultiple);
 }
 
 namespace {

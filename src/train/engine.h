@@ -87,7 +87,7 @@ class Engine {
   TensorView row_squares_;  // [rows] f64
 };
 
-/// Tokens per loss chunk that keep the logits of a chunk near 32 MiB, at least 64.
+/// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 64 MiB, at least 64.
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
 
 /// Bytes of arena that training with these options takes, and what is alive at the peak: from a dry run of the
