@@ -7,7 +7,7 @@
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
-#include "train/engine.h"
+#include "train/engine_plan.h"
 
 namespace yoke {
 namespace {

@@ -11,33 +11,49 @@ Arena::Arena(void* base, size_t capacity) : base_(static_cast<char*>(base)), cap
   YOKE_ASSERT(base != nullptr && reinterpret_cast<uintptr_t>(base) % kAlignment == 0);
 }
 
-TensorView Arena::allocate(const char* name, DType dtype, const Shape& shape) {
+TensorView Arena::allocate(const char* name, DType dtype, const Shape& shape, MemoryKind kind) {
+  constexpr auto kLargest = size_t{1} << 63;
   const auto payload =
       static_cast<size_t>(checked_product(shape.elements(), static_cast<int64_t>(size_of(dtype)), name));
   const size_t bytes = (payload + kAlignment - 1) / kAlignment * kAlignment;
+  if (bytes >= kLargest - used_) {
+    throw UserError(ExitCode::does_not_fit,
+                    fmt::format("'{}' {} needs {} bytes beside {}; sums of 2^63 bytes and more can't be computed with.",
+                                name, shape.str(), bytes, used_));
+  }
   YOKE_ASSERT(counting() || used_ + bytes <= capacity_, "'{}' needs {} bytes, the arena has {} of {} left", name, bytes,
               capacity_ - used_, capacity_);
   TensorView view(counting() ? nullptr : base_ + used_, dtype, shape);
-  stack_.push_back({name, used_, bytes});
+  stack_.push_back({name, used_, bytes, kind});
   used_ += bytes;
   if (used_ > peak_) {
     peak_ = used_;
-    peak_is_now_ = true;
+    peak_left_ = stack_.size();
+    peak_released_.clear();
+    moment_of_peak_ = moment_;
   }
+  if (observer_) observer_(stack_.back(), true);
   return view;
 }
 
 void Arena::release(const Mark& mark) {
   YOKE_ASSERT(mark.used <= used_ && mark.count <= stack_.size(), "marks are released in reverse order");
-  if (peak_is_now_ && mark.count < stack_.size()) {
-    stack_at_peak_ = stack_;
-    peak_is_now_ = false;
+  while (stack_.size() > mark.count) {
+    if (observer_) observer_(stack_.back(), false);
+    if (stack_.size() == peak_left_) {
+      peak_released_.push_back(std::move(stack_.back()));
+      --peak_left_;
+    }
+    stack_.pop_back();
   }
-  stack_.resize(mark.count);
   used_ = mark.used;
 }
 
-std::vector<Arena::Allocation> Arena::alive_at_peak() const { return peak_is_now_ ? stack_ : stack_at_peak_; }
+std::vector<Arena::Allocation> Arena::alive_at_peak() const {
+  std::vector<Allocation> alive(stack_.begin(), stack_.begin() + static_cast<ptrdiff_t>(peak_left_));
+  alive.insert(alive.end(), peak_released_.rbegin(), peak_released_.rend());
+  return alive;
+}
 
 MemoryBlock::MemoryBlock(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

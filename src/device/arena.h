@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/tensor.h"
+#include "device/memory_kind.h"
 
 namespace yoke {
 
@@ -18,6 +20,7 @@ class Arena {
     std::string name;
     size_t offset = 0;
     size_t bytes = 0;  ///< rounded up to kAlignment
+    MemoryKind kind = MemoryKind::workspace;
   };
   struct Mark {
     size_t used = 0;
@@ -29,8 +32,10 @@ class Arena {
   /// Hands out memory of [base, base + capacity); base must be kAlignment aligned and not null.
   Arena(void* base, size_t capacity);
 
-  /// Contents are undefined. Running past the capacity is a bug: the plan sized the block with the same calls.
-  TensorView allocate(const char* name, DType dtype, const Shape& shape);
+  /// Contents are undefined. Running past the capacity is a bug: the plan sized the block with the same calls. An
+  /// operation's own memory is workspace; who allocates anything else says what it is for. UserError when the bytes, or
+  /// the sum of all that is alive, can't be counted in 63 bits.
+  TensorView allocate(const char* name, DType dtype, const Shape& shape, MemoryKind kind = MemoryKind::workspace);
 
   Mark mark() const { return {used_, stack_.size()}; }
   /// Frees everything allocated since the mark.
@@ -40,17 +45,32 @@ class Arena {
   size_t used() const { return used_; }
   size_t capacity() const { return capacity_; }
   size_t peak() const { return peak_; }
-  /// What was allocated at the moment of the peak, in order of allocation.
+  /// What is allocated now, and what was at the moment of the peak, in order of allocation.
+  const std::vector<Allocation>& alive() const { return stack_; }
   std::vector<Allocation> alive_at_peak() const;
+
+  /// Says which part of a step is running from now on.
+  void enter(const char* part, int64_t layer = -1) { moment_.part = part, moment_.layer = layer; }
+  void enter_stage(const char* stage) { moment_ = {stage, "", -1}; }
+  const Moment& moment() const { return moment_; }
+  /// The part in which the peak was reached first.
+  const Moment& moment_of_peak() const { return moment_of_peak_; }
+
+  /// Called after every allocation (true) and, one by one, before every release (false).
+  using Observer = std::function<void(const Allocation&, bool allocated)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
 
  private:
   char* base_ = nullptr;
   size_t capacity_ = 0;
   size_t used_ = 0;
   size_t peak_ = 0;
-  bool peak_is_now_ = false;  // the stack still shows the peak; copied on the first release after it
   std::vector<Allocation> stack_;
-  std::vector<Allocation> stack_at_peak_;
+  // The stack at the peak: what is left of it on the stack, and what was released since, last first.
+  size_t peak_left_ = 0;
+  std::vector<Allocation> peak_released_;
+  Moment moment_, moment_of_peak_;
+  Observer observer_;
 };
 
 /// Releases what was allocated within a scope.

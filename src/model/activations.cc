@@ -2,6 +2,12 @@
 
 namespace yoke {
 
+MemoryKind kind_of(Fate fate) {
+  return fate == Fate::saved        ? MemoryKind::saved
+         : fate == Fate::recomputed ? MemoryKind::recomputed
+                                    : MemoryKind::scratch;
+}
+
 ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute recompute) {
   using A = BlockActivations;
   const auto kept_below = [&](Recompute level) { return recompute < level ? Fate::saved : Fate::recomputed; };
@@ -45,9 +51,9 @@ int64_t ActivationTable::saved_bytes_per_token() const {
   return bytes;
 }
 
-void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const {
+void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind) const {
   for (const ActivationRow& row : rows_) {
-    if (row.fate == fate) into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols});
+    if (row.fate == fate) into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols}, kind);
   }
 }
 

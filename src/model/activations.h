@@ -25,6 +25,9 @@ enum class Fate {
   scratch,     ///< not needed in backward
 };
 
+/// As plans call memory of this fate.
+MemoryKind kind_of(Fate fate);
+
 /// Tensors of one block, shape [tokens, ...]. T: tokens, h: hidden, n: heads, k: kv heads, d: head size, f: MLP size.
 struct BlockActivations {
   TensorView input;       ///< [T, h] residual stream at the block's entry
@@ -60,8 +63,11 @@ class ActivationTable {
   Fate fate(TensorView BlockActivations::*tensor) const;
   /// Bytes kept between forward and backward, per layer and token.
   int64_t saved_bytes_per_token() const;
-  /// Points the rows of this fate at fresh memory.
-  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const;
+  /// Points the rows of this fate at fresh memory of that kind.
+  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind) const;
+  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const {
+    allocate(arena, fate, tokens, into, kind_of(fate));
+  }
   /// Points all rows that are not saved at what `shared` has for them: blocks take turns in that memory.
   void share(const BlockActivations& shared, BlockActivations& into) const;
 

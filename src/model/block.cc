@@ -155,10 +155,12 @@ void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore
   ArenaScope scope(ctx.arena);
   const int64_t tokens = gradient.rows();
   const DType dtype = gradient.dtype;
-  const TensorView dproduct = ctx.arena.allocate("product gradient", dtype, {tokens, config_.mlp});
+  const TensorView dproduct =
+      ctx.arena.allocate("product gradient", dtype, {tokens, config_.mlp}, MemoryKind::activation_gradients);
   linear_backward(ctx, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients, row(rows_.down));
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
-  const TensorView dnorm = ctx.arena.allocate("mid_norm gradient", dtype, {tokens, config_.hidden});
+  const TensorView dnorm =
+      ctx.arena.allocate("mid_norm gradient", dtype, {tokens, config_.hidden}, MemoryKind::activation_gradients);
   linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
   normalise_backward(ctx, weights, gradients, rows_.post_norm,
                      {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
@@ -169,10 +171,12 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
   ArenaScope scope(ctx.arena);
   const int64_t tokens = gradient.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
   const DType dtype = gradient.dtype;
-  const TensorView dattention = ctx.arena.allocate("attention gradient", dtype, {tokens, q_size});
+  const TensorView dattention =
+      ctx.arena.allocate("attention gradient", dtype, {tokens, q_size}, MemoryKind::activation_gradients);
   linear_backward(ctx, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients, row(rows_.output));
 
-  const TensorView dqkv = ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()});
+  const TensorView dqkv =
+      ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()}, MemoryKind::activation_gradients);
   yoke::attention_backward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
                                  .q = q(a),
                                  .k = k(a),
@@ -202,7 +206,8 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
     gradients.notify(row(rows_.qkv_bias));
   }
 
-  const TensorView dnorm = ctx.arena.allocate("input_norm gradient", dtype, {tokens, config_.hidden});
+  const TensorView dnorm =
+      ctx.arena.allocate("input_norm gradient", dtype, {tokens, config_.hidden}, MemoryKind::activation_gradients);
   linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
   normalise_backward(ctx, weights, gradients, rows_.input_norm,
                      {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});

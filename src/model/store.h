@@ -13,7 +13,7 @@ namespace yoke {
 class ParameterBuffers {
  public:
   ParameterBuffers() = default;
-  ParameterBuffers(Arena& arena, const char* name, const ParameterTable& table, DType dtype);
+  ParameterBuffers(Arena& arena, const char* name, const ParameterTable& table, DType dtype, MemoryKind kind);
   const TensorView& operator[](size_t row) const { return views_[row]; }
   size_t size() const { return views_.size(); }
   DType dtype() const { return dtype_; }

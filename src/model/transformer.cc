@@ -16,10 +16,10 @@ namespace yoke {
 DeviceBatch::DeviceBatch(Arena& arena, int64_t rows, int64_t length)
     : rows(rows),
       length(length),
-      tokens(arena.allocate("batch tokens", DType::i32, {rows * length})),
-      targets(arena.allocate("batch targets", DType::i32, {rows * length})),
-      positions(arena.allocate("batch positions", DType::i32, {rows * length})),
-      key_begin(arena.allocate("batch key_begin", DType::i32, {rows * length})) {}
+      tokens(arena.allocate("batch tokens", DType::i32, {rows * length}, MemoryKind::batch)),
+      targets(arena.allocate("batch targets", DType::i32, {rows * length}, MemoryKind::batch)),
+      positions(arena.allocate("batch positions", DType::i32, {rows * length}, MemoryKind::batch)),
+      key_begin(arena.allocate("batch key_begin", DType::i32, {rows * length}, MemoryKind::batch)) {}
 
 DeviceBatch DeviceBatch::upload(Context& ctx, int64_t new_rows, int64_t new_length, std::span<const int32_t> new_tokens,
                                 std::span<const int32_t> new_targets, std::span<const int32_t> new_positions,
@@ -65,7 +65,7 @@ const ActivationTable& Transformer::activations(int64_t layer) const {
 }
 
 void Transformer::prepare_positions(Context& ctx, int64_t positions) {
-  rope_ = ctx.arena.allocate("rope table", DType::f32, {positions, config_.head_dim});
+  rope_ = ctx.arena.allocate("rope table", DType::f32, {positions, config_.head_dim}, MemoryKind::batch);
   const std::vector<float> table = ctx.device.is_dry() ? std::vector<float>() : rope_table(config_, positions);
   upload(ctx, table.data(), rope_.bytes(), rope_);
 }
@@ -75,16 +75,19 @@ MicroBatchMemory Transformer::allocate(Arena& arena, int64_t tokens, bool transi
   memory.blocks.resize(static_cast<size_t>(config_.layers));
   if (transient) {
     BlockActivations shared;
-    for (const Fate fate : {Fate::saved, Fate::scratch}) kept_.allocate(arena, fate, tokens, shared);
+    for (const Fate fate : {Fate::saved, Fate::scratch}) {
+      kept_.allocate(arena, fate, tokens, shared, MemoryKind::scratch);
+    }
     std::fill(memory.blocks.begin(), memory.blocks.end(), shared);
   } else {
     for (int64_t l = 0; l < config_.layers; ++l) {
       activations(l).allocate(arena, Fate::saved, tokens, memory.blocks[static_cast<size_t>(l)]);
     }
   }
-  memory.final_input = arena.allocate("final_input", compute_, {tokens, config_.hidden});
-  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {tokens});
-  memory.final_norm = arena.allocate("final_norm", compute_, {tokens, config_.hidden});
+  const MemoryKind kind = transient ? MemoryKind::scratch : MemoryKind::saved;
+  memory.final_input = arena.allocate("final_input", compute_, {tokens, config_.hidden}, kind);
+  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {tokens}, kind);
+  memory.final_norm = arena.allocate("final_norm", compute_, {tokens, config_.hidden}, kind);
   return memory;
 }
 
@@ -102,11 +105,13 @@ void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorVi
                     {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = memory.blocks[0].input});
   TensorView residual = memory.blocks[0].input, delta;
   for (int64_t l = 0; l < config_.layers; ++l) {
+    ctx.arena.enter("forward", l);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
     blocks_[static_cast<size_t>(l)].forward(ctx, in, residual, delta, weights, a);
     residual = a.mid;
     delta = a.delta;
   }
+  ctx.arena.enter("forward");
   rms_norm_forward(ctx, {.x = residual,
                          .delta = delta,
                          .weight = weights.get(parameters_.final_norm()),
@@ -118,6 +123,7 @@ void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorVi
 
 void Transformer::forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
                           MicroBatchMemory& memory) const {
+  ctx.arena.enter("forward");
   ArenaScope scope(ctx.arena);
   if (!memory.transient) {  // rows that are not saved live in this scope
     BlockActivations shared;
@@ -133,10 +139,11 @@ void Transformer::forward(Context& ctx, const DeviceBatch& batch, const WeightSt
 void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
                        const MicroBatchMemory& memory, const LossOptions& options, const TensorView& token_loss,
                        GradientStore* gradients, const TensorView& gradient) const {
+  ctx.arena.enter("loss");
   ArenaScope scope(ctx.arena);
   const int64_t chunk = std::min(options.chunk, batch.size());
   YOKE_ASSERT(chunk > 0);
-  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, config_.vocabulary});
+  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, config_.vocabulary}, MemoryKind::loss);
   const TensorView& head = weights.get(parameters_.head());
   for (int64_t first = 0; first < batch.size(); first += chunk) {
     const int64_t count = std::min(chunk, batch.size() - first);
@@ -157,6 +164,7 @@ void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore
 
 void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,
                            MicroBatchMemory& memory, const TensorView& gradient) const {
+  ctx.arena.enter("backward");
   const BlockInputs in = inputs(batch);
   const auto slot = gradients.get(parameters_.final_norm());
   rms_norm_backward(ctx, {.dy = gradient,
@@ -168,6 +176,7 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
                           .accumulate = slot.accumulate});
   gradients.notify(parameters_.final_norm());
   for (int64_t l = config_.layers - 1; l >= 0; --l) {
+    ctx.arena.enter("backward", l);
     ArenaScope scope(ctx.arena);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
     const ActivationTable& table = activations(l);
@@ -179,6 +188,7 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
     block.recompute(ctx, in, weights, table, a);
     block.backward(ctx, in, weights, gradients, a, gradient);
   }
+  ctx.arena.enter("backward");
   const auto embedding = gradients.get(parameters_.embedding());
   embedding_backward(
       ctx, {.tokens = batch.tokens, .dy = gradient, .dtable = embedding.gradient, .accumulate = embedding.accumulate});
@@ -203,10 +213,9 @@ double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightS
   ArenaScope scope(ctx.arena);
   MicroBatchMemory memory = transformer.allocate(ctx.arena, batch.size(), true);
   transformer.forward(ctx, batch, weights, memory);
-  const TensorView losses = ctx.arena.allocate("evaluation losses", DType::f32, {batch.size()});
+  const TensorView losses = ctx.arena.allocate("evaluation losses", DType::f32, {batch.size()}, MemoryKind::loss);
   transformer.loss(ctx, batch, weights, memory, {.chunk = loss_chunk}, losses, nullptr, {});
-  std::vector<float> host(static_cast<size_t>(batch.size()));
-  download(ctx, losses, std::span(host));
+  const std::vector<float> host = downloaded<float>(ctx, losses);
   return std::accumulate(host.begin(), host.end(), 0.0);
 }
 

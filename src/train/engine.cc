@@ -30,19 +30,21 @@ EngineOptions completed(const ModelConfig& config, EngineOptions options) {
 Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& options)
     : transformer_(config, options.compute, options.recompute, options.recompute_layers),
       options_(completed(config, options)),
-      master_(ctx.arena, "master weight", transformer_.parameters(), DType::f32),
-      compute_weights_(options.compute == DType::f32
-                           ? master_
-                           : ParameterBuffers(ctx.arena, "weight", transformer_.parameters(), options.compute)),
-      gradients_(ctx.arena, "gradient", transformer_.parameters(), DType::f32),
-      m_(ctx.arena, "first moment", transformer_.parameters(), DType::f32),
-      v_(ctx.arena, "second moment", transformer_.parameters(), DType::f32),
+      master_(ctx.arena, "master weight", transformer_.parameters(), DType::f32, MemoryKind::master),
+      compute_weights_(options.compute == DType::f32 ? master_
+                                                     : ParameterBuffers(ctx.arena, "weight", transformer_.parameters(),
+                                                                        options.compute, MemoryKind::weights)),
+      gradients_(ctx.arena, "gradient", transformer_.parameters(), DType::f32, MemoryKind::gradients),
+      m_(ctx.arena, "first moment", transformer_.parameters(), DType::f32, MemoryKind::moments),
+      v_(ctx.arena, "second moment", transformer_.parameters(), DType::f32, MemoryKind::moments),
       weight_store_(compute_weights_),
       gradient_store_(gradients_),
       batch_(ctx.arena, options.micro_batch, options.sequence_length),
-      token_loss_(ctx.arena.allocate("token losses", DType::f32, {options.micro_batches, batch_.size()})),
+      token_loss_(
+          ctx.arena.allocate("token losses", DType::f32, {options.micro_batches, batch_.size()}, MemoryKind::loss)),
       row_squares_(ctx.arena.allocate("gradient squares", DType::f64,
-                                      {static_cast<int64_t>(transformer_.parameters().size())})) {
+                                      {static_cast<int64_t>(transformer_.parameters().size())},
+                                      MemoryKind::gradients)) {
   transformer_.prepare_positions(ctx, options.sequence_length);
 }
 
@@ -69,12 +71,13 @@ DeviceBatch Engine::upload_batch(Context& ctx, const Batch& batch) const {
 }
 
 void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale) {
+  ctx.arena.enter("forward");
   ArenaScope scope(ctx.arena);
   const DeviceBatch device = upload_batch(ctx, batch);
   const int64_t tokens = device.size();
   MicroBatchMemory memory = transformer_.allocate(ctx.arena, tokens, false);
-  const TensorView gradient =
-      ctx.arena.allocate("residual gradient", options_.compute, {tokens, transformer_.config().hidden});
+  const TensorView gradient = ctx.arena.allocate(
+      "residual gradient", options_.compute, {tokens, transformer_.config().hidden}, MemoryKind::activation_gradients);
   transformer_.forward(ctx, device, weight_store_, memory);
   const TensorView losses = reshape(columns(rows(token_loss_, index, 1), 0, tokens), {tokens});
   transformer_.loss(ctx, device, weight_store_, memory, {.chunk = options_.loss_chunk, .scale = scale}, losses,
@@ -89,11 +92,13 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   for (const Batch& batch : micro_batches) result.supervised += batch.supervised;
   YOKE_ASSERT(result.supervised > 0, "a step without a supervised token");
 
+  ctx.arena.enter_stage("step");
   gradient_store_.begin_step();
   const double scale = update.loss_scale / static_cast<double>(result.supervised);
   for (int64_t m = 0; m < count; ++m) {
     forward_backward(ctx, micro_batches[static_cast<size_t>(m)], m, static_cast<float>(scale));
   }
+  ctx.arena.enter("update");
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const TensorView square = columns(reshape(row_squares_, {1, row_squares_.elements()}), static_cast<int64_t>(i), 1);
     sum_squares(ctx, {.x = gradients_[i], .y = square});
@@ -101,15 +106,14 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
 
   // The step's one wait for the device.
   std::vector<double> squares(gradients_.size());
-  std::vector<float> losses(static_cast<size_t>(token_loss_.elements()));
   download(ctx, row_squares_, std::span(squares));
-  download(ctx, token_loss_, std::span(losses));
+  const std::vector<float> losses = downloaded<float>(ctx, token_loss_);
   double square_sum = 0;
   for (const double square : squares) {
     square_sum += square;
     result.row_norms.push_back(std::sqrt(square) / update.loss_scale);
   }
-  for (int64_t m = 0; m < count; ++m) {
+  for (int64_t m = 0; m < count && !losses.empty(); ++m) {  // none on the dry device
     const auto& batch = micro_batches[static_cast<size_t>(m)];
     double sum = 0;
     for (int64_t t = 0; t < batch.rows * batch.length; ++t) {
@@ -146,6 +150,7 @@ void Engine::update_rows(Context& ctx, const UpdateOptions& update, double gradi
 }
 
 double Engine::evaluate(Context& ctx, const Batch& batch) {
+  ctx.arena.enter_stage("evaluation");
   return sum_of_losses(ctx, transformer_, weight_store_, upload_batch(ctx, batch), options_.loss_chunk);
 }
 

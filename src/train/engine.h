@@ -90,18 +90,4 @@ class Engine {
 /// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 64 MiB, at least 64.
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
 
-/// Bytes of arena that training with these options takes, and what is alive at the peak: from a dry run of the
-/// constructor, a full step and an evaluation.
-struct EnginePlan {
-  size_t peak_bytes = 0;
-  std::vector<Arena::Allocation> alive_at_peak;
-  double step_flops = 0;    ///< everything the operations do, recomputation included
-  double step_seconds = 0;  ///< what they take at least at the given rates; 0 without rates
-};
-EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                       const DeviceRates& rates = {});
-
-/// Measures what products of this type and streaming through memory reach here; takes about half a second.
-DeviceRates measure_rates(const Device& device, DType compute);
-
 }  // namespace yoke

@@ -1,12 +1,57 @@
 // What a run will take, from the run's own code on the dry device, and the rates that turn its work into time.
+#include "train/engine_plan.h"
+
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
-#include "train/engine.h"
 
 namespace yoke {
+
+std::vector<PlanItem> EnginePlan::items() const {
+  std::map<std::pair<MemoryKind, std::string_view>, PlanItem> sums;
+  for (const Arena::Allocation& a : alive_at_peak) {
+    if (a.bytes == 0) continue;
+    PlanItem& item = sums[{a.kind, a.name}];
+    item.name = a.name;
+    item.kind = a.kind;
+    ++item.count;
+    item.bytes += a.bytes;
+  }
+  std::vector<PlanItem> items;
+  for (auto& [key, item] : sums) items.push_back(std::move(item));
+  std::stable_sort(items.begin(), items.end(), [](const PlanItem& a, const PlanItem& b) {
+    return a.kind != b.kind ? a.kind < b.kind : a.bytes > b.bytes;
+  });
+  return items;
+}
+
+std::string EnginePlan::peak_text() const {
+  std::string text = moment_of_peak.part;
+  if (moment_of_peak.layer >= 0) text += fmt::format(" of layer {}", moment_of_peak.layer);
+  if (std::string_view(moment_of_peak.stage) == "evaluation") text = "evaluation, " + text;
+  if (text.empty()) text = moment_of_peak.stage;
+  return alive_at_peak.empty() ? text : fmt::format("{}, in '{}'", text, alive_at_peak.back().name);
+}
+
+namespace {
+
+struct Work {
+  double flops = 0, seconds = 0;
+};
+
+/// A step of this many micro-batches.
+Work dry_step(Context& ctx, Engine& engine, const Batch& batch, int64_t micro_batches) {
+  ctx.stream.clear_totals();
+  engine.step(ctx, std::vector<Batch>(static_cast<size_t>(micro_batches), batch), {});
+  Work work{.seconds = ctx.stream.clock()};
+  for (const auto& [op, totals] : ctx.stream.totals()) work.flops += totals.flops;
+  return work;
+}
+
+}  // namespace
 
 EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
                        const DeviceRates& rates) {
@@ -15,18 +60,28 @@ EnginePlan plan_engine(const Device& device, const ModelConfig& config, const En
   Stream stream;
   Context ctx{dry, stream, arena};
   Engine engine(ctx, config, options);
-  Batch batch{.rows = options.micro_batch, .length = options.sequence_length, .supervised = 1};
-  for (auto* field : {&batch.tokens, &batch.targets, &batch.positions, &batch.key_begin}) {
-    field->resize(static_cast<size_t>(batch.rows * batch.length));
-  }
+  const Batch batch{.rows = options.micro_batch, .length = options.sequence_length, .supervised = 1};
   engine.initialise(ctx, 0);
-  stream.clear_totals();
-  engine.step(ctx, std::vector<Batch>(static_cast<size_t>(options.micro_batches), batch), {});
-  EnginePlan plan{.step_seconds = stream.clock()};
-  for (const auto& [op, totals] : stream.totals()) plan.step_flops += totals.flops;
+  EnginePlan plan;
+  const Work one = dry_step(ctx, engine, batch, 1);
+
+  for (const Arena::Allocation& a : arena.alive()) plan.timeline.before[static_cast<size_t>(a.kind)] += a.bytes;
+  arena.observe([&](const Arena::Allocation& a, bool allocated) {
+    const auto bytes = static_cast<int64_t>(a.bytes);
+    plan.timeline.events.push_back({stream.clock(), allocated ? bytes : -bytes, a.kind, arena.moment()});
+  });
+  const int64_t count = std::min<int64_t>(2, options.micro_batches);
+  const Work last = dry_step(ctx, engine, batch, count);
   engine.evaluate(ctx, batch);
+  arena.observe({});
+  plan.timeline.seconds = stream.clock();
+
+  const auto further = static_cast<double>(options.micro_batches - count);
+  plan.step_flops = last.flops + further * (last.flops - one.flops);
+  plan.step_seconds = last.seconds + further * (last.seconds - one.seconds);
   plan.peak_bytes = arena.peak();
   plan.alive_at_peak = arena.alive_at_peak();
+  plan.moment_of_peak = arena.moment_of_peak();
   return plan;
 }
 

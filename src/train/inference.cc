@@ -19,7 +19,8 @@ InferenceModel::InferenceModel(const InferenceOptions& options)
       transformer_(config_.model, compute_type(options.precision)) {}
 
 void InferenceModel::lay_out_model(Context& ctx, int64_t positions) {
-  weights_ = ParameterBuffers(ctx.arena, "weight", transformer_.parameters(), transformer_.compute());
+  weights_ =
+      ParameterBuffers(ctx.arena, "weight", transformer_.parameters(), transformer_.compute(), MemoryKind::weights);
   transformer_.prepare_positions(ctx, positions);
 }
 

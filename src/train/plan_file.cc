@@ -1,33 +1,17 @@
 #include "train/plan_file.h"
 
-#include <algorithm>
-#include <map>
-
 #include "base/file.h"
 
 namespace yoke {
 
-namespace {
-
-/// Bytes at the peak by name, largest first.
-std::vector<std::pair<std::string, size_t>> items_at_peak(const RunSetup& run) {
-  std::map<std::string, size_t> sums;
-  for (const Arena::Allocation& item : run.plan.alive_at_peak) sums[item.name] += item.bytes;
-  std::vector<std::pair<std::string, size_t>> items(sums.begin(), sums.end());
-  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  return items;
-}
-
-}  // namespace
-
 nlohmann::json predicted_json(const RunSetup& run) {
   nlohmann::json items = nlohmann::json::array();
-  for (const auto& [name, bytes] : items_at_peak(run)) items.push_back({{"name", name}, {"bytes", bytes}});
-  return {{"peak_bytes", run.plan.peak_bytes},
-          {"resident_bytes", run.planned_resident()},
-          {"step_seconds", run.plan.step_seconds},
-          {"step_flops", run.plan.step_flops},
-          {"items", items}};
+  for (const PlanItem& item : run.plan.items()) {
+    items.push_back({{"name", item.name}, {"kind", name_of(item.kind)}, {"count", item.count}, {"bytes", item.bytes}});
+  }
+  return {{"peak_bytes", run.plan.peak_bytes},     {"resident_bytes", run.planned_resident()},
+          {"step_seconds", run.plan.step_seconds}, {"step_flops", run.plan.step_flops},
+          {"peak_moment", run.plan.peak_text()},   {"items", items}};
 }
 
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured) {
@@ -43,7 +27,9 @@ void write_plan(const std::filesystem::path& path, const RunSetup& run, const Me
 std::string plan_table(const RunSetup& run) {
   const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
   std::string text = fmt::format("{:<28} {:>12}\n", "alive at the peak", "MiB");
-  for (const auto& [name, bytes] : items_at_peak(run)) text += fmt::format("{:<28} {:>12.2f}\n", name, mib(bytes));
+  for (const PlanItem& item : run.plan.items()) {
+    text += fmt::format("{:<28} {:>12.2f}\n", item.name, mib(item.bytes));
+  }
   text += fmt::format("{:<28} {:>12.2f}\n", "arena", mib(run.plan.peak_bytes));
   text += fmt::format("{:<28} {:>12.2f}\n", "process, arena included", mib(run.planned_resident()));
   text += fmt::format("{} steps, each at least {:.3f} s at {:.0f} GFLOP/s and {:.0f} GB/s\n", run.steps,

@@ -14,8 +14,8 @@ struct Measured {
   double step_seconds = 0;
 };
 
-/// {"peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops", "items": [{"name",
-/// "bytes"}] alive at the peak, largest first}
+/// {"peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops", "peak_moment",
+/// "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}
 nlohmann::json predicted_json(const RunSetup& run);
 
 /// {"predicted": ..., "measured": {"peak_bytes", "resident_bytes", "step_seconds"} or null}

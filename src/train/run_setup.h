@@ -9,7 +9,7 @@
 #include "data/datasets.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "train/engine.h"
+#include "train/engine_plan.h"
 #include "train/recipe.h"
 
 namespace yoke {

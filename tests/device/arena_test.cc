@@ -87,6 +87,56 @@ TEST(Arena, RandomSequencesEqualANaiveReplay) {
   }
 }
 
+// What an observer is told adds up to what the arena says, kind by kind.
+TEST(Arena, ObserversSeeEveryChangeAndThePeakHasItsMoment) {
+  Arena arena;
+  std::array<int64_t, kMemoryKinds> bytes{};
+  std::vector<std::string> seen;
+  arena.observe([&](const Arena::Allocation& a, bool allocated) {
+    bytes[static_cast<size_t>(a.kind)] +=
+        static_cast<int64_t>(allocated ? a.bytes : 0) - static_cast<int64_t>(allocated ? 0 : a.bytes);
+    seen.push_back((allocated ? "+" : "-") + a.name);
+  });
+  arena.allocate("w", DType::bf16, {64}, MemoryKind::weights);
+  arena.enter_stage("step");
+  arena.enter("forward", 3);
+  {
+    const ArenaScope scope(arena);
+    arena.allocate("a", DType::f32, {32}, MemoryKind::saved);
+    arena.allocate("tiles", DType::f32, {16});
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryKind::workspace)], 64);
+    arena.enter("backward", 2);
+  }
+  arena.allocate("b", DType::f32, {48}, MemoryKind::saved);  // as high as the peak, but not the first
+  EXPECT_EQ(arena.peak(), 320u);
+  EXPECT_STREQ(arena.moment_of_peak().part, "forward");
+  EXPECT_EQ(arena.moment_of_peak().layer, 3);
+  arena.observe({});
+  arena.allocate("unseen", DType::u8, {1});
+  EXPECT_EQ(seen, (std::vector<std::string>{"+w", "+a", "+tiles", "-tiles", "-a", "+b"}));
+  EXPECT_EQ(bytes[static_cast<size_t>(MemoryKind::weights)], 128);
+  EXPECT_EQ(bytes[static_cast<size_t>(MemoryKind::saved)], 192);
+  EXPECT_EQ(bytes[static_cast<size_t>(MemoryKind::workspace)], 0);
+  EXPECT_EQ(arena.peak(), 384u);
+  EXPECT_STREQ(arena.moment_of_peak().part, "backward");
+  EXPECT_EQ(arena.moment_of_peak().layer, 2);
+}
+
+TEST(Arena, SumsThatOverflowAreErrorsThatNameTheTensor) {
+  Arena arena;
+  arena.allocate("first", DType::u8, {int64_t{1} << 62});
+  for (const int64_t size : {int64_t{1} << 62, INT64_MAX - 64}) {
+    try {
+      arena.allocate("second", DType::u8, {size});
+      FAIL() << size;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+      EXPECT_NE(std::string(error.what()).find("'second'"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(arena.used(), size_t{1} << 62);
+}
+
 TEST(Arena, ScopesReleaseAlsoWhenLeftByAnException) {
   Arena arena;
   arena.allocate("kept", DType::f32, {10});

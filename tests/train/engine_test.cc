@@ -1,6 +1,4 @@
 // One optimizer step on a tiny model: how batches are cut, what a bad step leaves alone, and memory to the byte.
-#include "train/engine.h"
-
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -13,6 +11,7 @@
 #include "ops/adamw/adamw.h"
 #include "ops/elementwise/elementwise.h"
 #include "tests/train/support.h"
+#include "train/engine_plan.h"
 
 namespace yoke {
 namespace {
@@ -417,6 +416,61 @@ TEST(Engine, StateTakesSixteenOrEighteenBytesAParameter) {
     const size_t want = static_cast<size_t>(config.parameters()) * (compute == DType::f32 ? 16 : 18) + padding;
     EXPECT_EQ(state, want) << name_of(compute);
     EXPECT_LT(padding, want / 50);
+  }
+}
+
+// Two micro-batches are run whatever their number; more of them add work, and memory only for their token losses.
+TEST(Engine, APlanOfManyMicroBatchesIsTheSumOfTheirWork) {
+  const ModelConfig config = test::tiny_model("Llama");
+  EngineOptions options{.micro_batch = 2, .sequence_length = kLength};
+  std::vector<EnginePlan> plans;
+  for (const int64_t count : {1, 2, 3, 7}) {
+    options.micro_batches = count;
+    plans.push_back(plan_engine(Device::cpu(1), config, options, {1e12, 1e11}));
+  }
+  const double flops = plans[1].step_flops - plans[0].step_flops;
+  const double seconds = plans[1].step_seconds - plans[0].step_seconds;
+  EXPECT_GT(flops, 0);
+  EXPECT_GT(seconds, 0);
+  EXPECT_DOUBLE_EQ(plans[3].step_flops, plans[0].step_flops + 6 * flops);
+  EXPECT_NEAR(plans[3].step_seconds, plans[0].step_seconds + 6 * seconds, 1e-9 * plans[3].step_seconds);
+  EXPECT_EQ(plans[3].peak_bytes, plans[1].peak_bytes + 5 * 2 * kLength * sizeof(float));
+
+  options.micro_batches = int64_t{1} << 30;  // would take years
+  EXPECT_GT(plan_engine(Device::cpu(1), config, options).step_flops, 1e9 * flops);
+}
+
+// The real engine's step, watched, is the plan's timeline.
+TEST(Engine, TheTimelineIsWhatAStepAllocates) {
+  for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::mlp, Recompute::block}) {
+      PlannedEngine model(
+          test::tiny_model("Qwen3"),
+          {.compute = compute, .micro_batch = 2, .sequence_length = 19, .micro_batches = 2, .recompute = recompute});
+      const std::vector<MemoryEvent>& planned = model.plan.timeline.events;
+      size_t next = 0, used = model.arena.used(), highest = used;
+      for (const Arena::Allocation& a : model.arena.alive()) {
+        EXPECT_NE(a.kind, MemoryKind::workspace) << a.name << " lives as long as the run";
+      }
+      EXPECT_EQ(std::accumulate(model.plan.timeline.before.begin(), model.plan.timeline.before.end(), size_t{0}), used);
+      model.arena.observe([&](const Arena::Allocation& a, bool allocated) {
+        ASSERT_LT(next, planned.size());
+        EXPECT_EQ(planned[next].bytes, allocated ? static_cast<int64_t>(a.bytes) : -static_cast<int64_t>(a.bytes));
+        EXPECT_EQ(planned[next].kind, a.kind);
+        EXPECT_STREQ(planned[next].moment.part, model.arena.moment().part);
+        EXPECT_EQ(planned[next].moment.layer, model.arena.moment().layer);
+        used += static_cast<size_t>(planned[next++].bytes);
+        highest = std::max(highest, used);
+      });
+      model.step(std::vector<Batch>(2, random_batch(2, 5, 1, 19)));
+      model->evaluate(model.ctx, random_batch(2, 5, 2, 19));
+      model.arena.observe({});
+      EXPECT_EQ(next, planned.size());
+      EXPECT_EQ(highest, model.plan.peak_bytes);
+      size_t items = 0;
+      for (const PlanItem& item : model.plan.items()) items += item.bytes;
+      EXPECT_EQ(items, model.plan.peak_bytes);
+    }
   }
 }
 

@@ -13,7 +13,7 @@
 #include "checkpoint/safetensors.h"
 #include "device/transfer.h"
 #include "ops/elementwise/elementwise.h"
-#include "train/engine.h"
+#include "train/engine_plan.h"
 
 namespace yoke {
 namespace {

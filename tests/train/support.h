@@ -15,7 +15,7 @@
 #include "checkpoint/hf_config.h"
 #include "model/config.h"
 #include "tests/checkpoint/scratch.h"
-#include "train/engine.h"
+#include "train/engine_plan.h"
 
 namespace yoke::test {
 
