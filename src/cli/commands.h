@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "plan/commands.h"
 #include "train/commands.h"
 
 namespace CLI {
@@ -13,6 +14,7 @@ class App;
 namespace yoke {
 
 void add_train_command(CLI::App& app, std::function<void(const TrainOptions&)> action);
+void add_plan_command(CLI::App& app, std::function<void(const PlanOptions&)> action);
 void add_generate_command(CLI::App& app, std::function<void(const GenerateOptions&)> action);
 void add_eval_command(CLI::App& app, std::function<void(const EvalOptions&)> action);
 void add_tokenizer_command(CLI::App& app);

@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kExamples = R"(Examples:
   yoke train recipe.yaml
+  yoke plan recipe.yaml --gpu "H100 SXM5"
   yoke generate runs/recipe/model --prompt "Once upon a time"
   yoke eval runs/recipe/model --data held-out.txt
   yoke COMMAND --help)";
@@ -24,6 +25,7 @@ int run(int argc, char** argv) {
   app.footer(kExamples);
   int code = 0;
   add_train_command(app, [&code](const TrainOptions& options) { code = train(options); });
+  add_plan_command(app, [](const PlanOptions& options) { plan(options); });
   add_generate_command(app, [&code](const GenerateOptions& options) { code = generate(options); });
   add_eval_command(app, [&code](const EvalOptions& options) { code = evaluate(options); });
   add_tokenizer_command(app);

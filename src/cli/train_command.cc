@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/overrides.h"
 
 namespace yoke {
 
@@ -17,23 +18,6 @@ constexpr const char* kExamples = R"(Examples:
   yoke train recipe.yaml --dry-run
 
 docs/recipe.md explains every key.)";
-
-/// Each key of the recipe is an option of its own.
-void add_overrides(CLI::App& command, TrainOptions& options) {
-  for (const RecipeKeyHelp& help : recipe_key_help()) {
-    const std::string shown = help.initial.empty() ? help.legal : help.legal + "; default: " + help.initial;
-    command
-        .add_option_function<std::string>(
-            "--" + help.key,
-            [&options, key = help.key](const std::string& value) {
-              options.overrides.push_back({key, value});
-            },
-            shown)
-        ->type_name("VALUE")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
-        ->group("Keys of the recipe");
-  }
-}
 
 }  // namespace
 
@@ -50,7 +34,7 @@ void add_train_command(CLI::App& app, std::function<void(const TrainOptions&)> a
   command->add_flag("--dry-run", options->dry_run, "Stop after plan and rehearsal");
   command->add_flag("--verbose", options->verbose, "More log lines");
   command->add_flag("--profile", options->profile, "Measure every operation and print the table at the end");
-  add_overrides(*command, *options);
+  add_recipe_overrides(*command, options, options->overrides);
   command->footer(kExamples);
   command->callback([options, action] {
     log::setup(options->verbose);

@@ -13,7 +13,6 @@ struct Unbuilt {
 };
 
 constexpr Unbuilt kUnbuilt[] = {
-    {"plan", "Bytes, time, watts and money of a run"},
     {"export", "Write a model for other programs"},
     {"merge", "Merge an adapter into its model"},
     {"doctor", "What on this machine will break or slow a run"},

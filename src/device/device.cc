@@ -69,7 +69,17 @@ Device Device::dry(const Device& like, const DeviceRates& rates) {
   return device;
 }
 
+Device Device::dry_gpu(int multiprocessors) {
+  YOKE_ASSERT(multiprocessors > 0);
+  Device device;
+  device.kind_ = DeviceKind::dry;
+  device.modelled_ = DeviceKind::cuda;
+  device.threads_ = multiprocessors;
+  return device;
+}
+
 std::string Device::str() const {
+  if (models_gpu()) return fmt::format("dry gpu ({} multiprocessors)", threads_);
   const std::string cpu = fmt::format("cpu ({}, {} thread{})", name_of(isa_), threads_, threads_ == 1 ? "" : "s");
   return is_dry() ? "dry " + cpu : cpu;
 }

@@ -36,13 +36,17 @@ class Device {
   static Device cpu(int threads, Isa isa);
   /// Computes nothing; allocates and accounts as `like` would, and its clock runs at these rates.
   static Device dry(const Device& like, const DeviceRates& rates = {});
+  /// A dry GPU of so many multiprocessors. Until there are kernels for it, operations allocate what is known of the
+  /// libraries that will do their work; none of it depends on the processor that runs this.
+  static Device dry_gpu(int multiprocessors);
 
   DeviceKind kind() const { return kind_; }
   bool is_dry() const { return kind_ == DeviceKind::dry; }
   /// The kind of device that sizes of workspaces follow: the modelled one on the dry device.
   DeviceKind modelled() const { return modelled_; }
+  bool models_gpu() const { return modelled_ == DeviceKind::cuda; }
   Isa isa() const { return isa_; }
-  int threads() const { return threads_; }
+  int threads() const { return threads_; }  ///< of a GPU: multiprocessors
   const DeviceRates& rates() const { return rates_; }
   std::string str() const;  ///< "cpu (avx512, 2 threads)"
 

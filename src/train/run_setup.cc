@@ -71,12 +71,6 @@ void set_duration(RunSetup& run) {
 
 std::string gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / 0x1p30); }
 
-/// Bytes of a step's batches, which the loader holds three times.
-double loader_bytes(const EngineOptions& options) {
-  return 3 * 4 * sizeof(int32_t) * static_cast<double>(options.micro_batch) *
-         static_cast<double>(options.sequence_length) * static_cast<double>(options.micro_batches);
-}
-
 /// What a run takes at least, by closed forms: weights, moments and gradients, saved activations, batches. The dry run
 /// holds a step's batches itself, so what can't fit anyway must not get that far.
 double least_bytes(const ModelConfig& model, const EngineOptions& options) {
@@ -140,6 +134,29 @@ void plan_memory(RunSetup& run) {
 
 }  // namespace
 
+double loader_bytes(const EngineOptions& options) {
+  return 3 * 4 * sizeof(int32_t) * static_cast<double>(options.micro_batch) *
+         static_cast<double>(options.sequence_length) * static_cast<double>(options.micro_batches);
+}
+
+EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DType compute) {
+  const TrainRecipe& train = recipe.train;
+  if (recipe.data.sequence_length > model.max_positions) {
+    fail_usage("data.sequence_length is {}, the model's longest sequence (max_position_embeddings) is {}.",
+               recipe.data.sequence_length, model.max_positions);
+  }
+  EngineOptions options{.compute = compute,
+                        .micro_batch = train.micro_batch,
+                        .sequence_length = recipe.data.sequence_length,
+                        .micro_batches = train.global_batch / train.micro_batch,
+                        .recompute = recompute_of(recipe.memory.recompute)};
+  if (recipe.memory.loss_chunks) {
+    const int64_t tokens = train.micro_batch * recipe.data.sequence_length;
+    options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
+  }
+  return options;
+}
+
 RunSetup set_up(const LoadedRecipe& loaded) {
   check_supported(loaded.recipe);
   RunSetup run{.loaded = loaded};
@@ -148,10 +165,7 @@ RunSetup set_up(const LoadedRecipe& loaded) {
 
   run.config = read_hf_config(recipe.model.path);
   const ModelConfig& model = run.config.model;
-  if (recipe.data.sequence_length > model.max_positions) {
-    fail_usage("data.sequence_length is {}, the model's longest sequence (max_position_embeddings) is {}.",
-               recipe.data.sequence_length, model.max_positions);
-  }
+  run.engine = engine_options(recipe, model, compute_type(train.precision));
   run.tokenizer_path = recipe.model.tokenizer ? *recipe.model.tokenizer : recipe.model.path;
   run.tokenizer = open_tokenizer(recipe.model.tokenizer, recipe.model.path, model);
 
@@ -161,16 +175,6 @@ RunSetup set_up(const LoadedRecipe& loaded) {
   run.data = open_datasets(data_options(recipe, cache, threads), *run.tokenizer);
   run.loader = {
       .micro_batch = train.micro_batch, .global_batch = train.global_batch, .seed = static_cast<uint64_t>(train.seed)};
-
-  run.engine = {.compute = compute_type(train.precision),
-                .micro_batch = train.micro_batch,
-                .sequence_length = recipe.data.sequence_length,
-                .micro_batches = train.global_batch / train.micro_batch,
-                .recompute = recompute_of(recipe.memory.recompute)};
-  if (recipe.memory.loss_chunks) {
-    const int64_t tokens = train.micro_batch * recipe.data.sequence_length;
-    run.engine.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
-  }
   set_duration(run);
   plan_memory(run);
   return run;

@@ -21,6 +21,12 @@ DType compute_type(const std::optional<Precision>& precision);
 std::unique_ptr<Tokenizer> open_tokenizer(const std::optional<std::string>& asked, const std::filesystem::path& model,
                                           const ModelConfig& config);
 
+/// What a recipe makes of the engine. UserError (usage) where the model can't do what it says.
+EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DType compute);
+
+/// Bytes of a step's batches, which the loader holds three times.
+double loader_bytes(const EngineOptions& options);
+
 struct RunSetup {
   LoadedRecipe loaded;
   HfConfig config;

@@ -166,7 +166,7 @@ TEST_F(CommandLine, MistakesGetTheNearestLegalName) {
 }
 
 TEST_F(CommandLine, UnbuiltCommandsSaySo) {
-  for (const char* name : {"plan", "export", "merge", "doctor", "bench", "dashboard", "launch"}) {
+  for (const char* name : {"export", "merge", "doctor", "bench", "dashboard", "launch"}) {
     expect_error({name, "x", "--json", "--to", "hf"}, 2, {std::string("yoke ") + name + " is not built yet"});
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
     EXPECT_EQ(run({name, "--help"}), 0);

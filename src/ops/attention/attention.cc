@@ -48,6 +48,11 @@ int64_t depth(const Context& ctx, DType dtype) {
   return dtype == DType::bf16 && ctx.device.isa() == Isa::avx512 ? 2 : 1;
 }
 
+/// A set of tiles for each thread; a GPU's are in its shared memory.
+TensorView allocate_tiles(Context& ctx, int64_t threads, int64_t words) {
+  return ctx.arena.allocate("attention tiles", DType::f32, {ctx.device.models_gpu() ? 0 : threads, words});
+}
+
 }  // namespace
 
 void attention_forward(Context& ctx, const AttentionForward& a) {
@@ -56,7 +61,7 @@ void attention_forward(Context& ctx, const AttentionForward& a) {
   ArenaScope scope(ctx.arena);
   AttentionForwardKernel kernel{a, {}};
   const int64_t words = attention_forward_layout(s.head_dim, depth(ctx, a.q.dtype)).total;
-  kernel.workspace = ctx.arena.allocate("attention tiles", DType::f32, {ctx.device.threads(), words});
+  kernel.workspace = allocate_tiles(ctx, ctx.device.threads(), words);
   launch(ctx, "attention_forward", attention_forward_kernels, kernel,
          {.flops = 4 * static_cast<double>(s.head_dim) * visible_pairs(s),
           .bytes_read = static_cast<double>(a.q.bytes() + a.k.bytes() + a.v.bytes()),
@@ -80,7 +85,7 @@ void attention_backward(Context& ctx, const AttentionBackward& a) {
   const int64_t key_capacity = kernel.one_pass ? attention_padded(s.keys, kAttentionKeys) : kAttentionKeys;
   const int64_t words = attention_backward_layout(s.head_dim, depth(ctx, a.q.dtype), key_capacity).total;
   kernel.delta = ctx.arena.allocate("attention delta", DType::f32, {kv_tasks, s.queries * (s.heads / s.kv_heads)});
-  kernel.workspace = ctx.arena.allocate("attention tiles", DType::f32, {threads, words});
+  kernel.workspace = allocate_tiles(ctx, threads, words);
   const double queries = static_cast<double>(a.q.bytes()), keys = static_cast<double>(a.k.bytes());
   launch(ctx, "attention_backward", attention_backward_kernels, kernel,
          {.flops = 10 * static_cast<double>(s.head_dim) * visible_pairs(s),

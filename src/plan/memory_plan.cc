@@ -1,0 +1,103 @@
+#include "plan/memory_plan.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "checkpoint/hf_config.h"
+#include "train/run_setup.h"
+
+namespace yoke {
+
+namespace {
+
+/// CUDA context, kernels and library handles of a process: what github.com/pytorch/pytorch/pull/86509 measured for a
+/// program with far more kernels that loads all of them is 666,632,192 bytes, 287,047,680 when they load on use.
+constexpr size_t kGpuOverhead = size_t{640} << 20;
+
+/// The type that products run in: what was asked for, else bf16, or fp16 where the GPU has none.
+DType compute_type_of(const Gpu& gpu, const std::optional<Precision>& precision) {
+  if (precision == Precision::fp32) return DType::f32;
+  if (precision == Precision::fp16 || (!precision && gpu.bf16_flops == 0)) return DType::f16;
+  if (gpu.bf16_flops == 0)
+    fail_usage("train.precision is bf16, which {} can't compute in; use fp16 or fp32.", gpu.name);
+  return DType::bf16;
+}
+
+DeviceRates rates_of(const Gpu& gpu, DType compute) {
+  const double flops = compute == DType::bf16  ? gpu.bf16_flops
+                       : compute == DType::f16 ? gpu.fp16_flops
+                                               : gpu.fp32_flops;
+  return {.flops_per_second = flops, .bytes_per_second = gpu.bytes_per_second};
+}
+
+void plan_on_gpu(MemoryPlan& p) {
+  const Gpu& gpu = *p.gpu;
+  p.device = gpu.name;
+  p.rates = rates_of(gpu, p.engine.compute);
+  p.plan = plan_engine(Device::dry_gpu(gpu.multiprocessors), p.config, p.engine, p.rates);
+  p.outside = {{"context, kernels, libraries", "overhead", 1, kGpuOverhead}};
+  p.capacity = gpu.usable_bytes;
+  p.capacity_source = gpu.usable_source.empty()
+                          ? fmt::format("the vendor's {} GB, taken as 10^9 bytes each", gpu.vendor_gb)
+                          : gpu.usable_source;
+  p.estimates = {
+      "There are no GPU kernels yet: the workspace of matrix products is what cuBLAS recommends, the tiles of "
+      "attention "
+      "are taken to stay in shared memory.",
+      "The overhead of context, kernels and libraries is an estimate from measurements of other programs.",
+      "Times are bounds from the vendor's peak rates."};
+  if (gpu.vendor != "NVIDIA") p.estimates.push_back(fmt::format("yoke has no backend for GPUs of {}.", gpu.vendor));
+}
+
+void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
+  const Device device = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
+  p.device = device.str();
+  p.rates = measure_rates(device, p.engine.compute);
+  p.plan = plan_engine(device, p.config, p.engine, p.rates);
+  const size_t process = resident_memory().now;
+  const double batches = loader_bytes(p.engine);
+  if (!(batches < 0x1p62))
+    fail_usage("The batches of a step are {:.3g} bytes; use a smaller train.global_batch.", batches);
+  p.outside = {{"batches, read ahead", "loader", 3, static_cast<size_t>(batches)},
+               {"program and libraries", "overhead", 1, process}};
+  p.capacity = available_memory() + process;
+  p.capacity_source = "physical memory and cgroup limits, less what other processes hold now";
+  p.estimates = {"Program and libraries: what this process has resident now; tokenizer and data come on top.",
+                 "Times are bounds from rates measured just now."};
+}
+
+}  // namespace
+
+std::vector<PlanLine> MemoryPlan::lines() const {
+  std::vector<PlanLine> lines;
+  for (const PlanItem& item : plan.items()) {
+    lines.push_back({item.name, std::string(name_of(item.kind)), item.count, item.bytes});
+  }
+  lines.insert(lines.end(), outside.begin(), outside.end());
+  return lines;
+}
+
+size_t MemoryPlan::needed() const {
+  size_t bytes = plan.peak_bytes;
+  for (const PlanLine& line : outside) bytes += line.bytes;
+  return bytes;
+}
+
+MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {
+  if (recipe.device == DeviceChoice::cuda && !gpu) fail_usage("device is cuda; name the GPU with --gpu.");
+  if (recipe.device == DeviceChoice::cpu && gpu) fail_usage("device is cpu; leave --gpu out, or set --device auto.");
+  Recipe here = recipe;
+  here.device = DeviceChoice::automatic;  // a plan needs no device
+  check_supported(here);
+  MemoryPlan p{.model = recipe.model.path, .config = read_hf_config(recipe.model.path).model, .gpu = gpu};
+  const auto& precision = recipe.train.precision;
+  p.engine = engine_options(recipe, p.config, gpu ? compute_type_of(*gpu, precision) : compute_type(precision));
+  if (gpu) {
+    plan_on_gpu(p);
+  } else {
+    plan_on_this_machine(p, recipe);
+  }
+  return p;
+}
+
+}  // namespace yoke

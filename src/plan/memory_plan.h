@@ -1,0 +1,47 @@
+// The memory of a run on this machine or on a named GPU: what the dry run says, and what is needed beside the arena.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/catalogue.h"
+#include "train/engine_plan.h"
+#include "train/recipe.h"
+
+namespace yoke {
+
+/// A line of the plan: tensors at the peak, or memory outside the arena.
+struct PlanLine {
+  std::string name;
+  std::string kind;  ///< a MemoryKind's name, "loader", or "overhead"
+  int64_t count = 1;
+  size_t bytes = 0;
+};
+
+/// The only rank's plan: layouts of several ranks are not built yet.
+struct MemoryPlan {
+  std::string model;  ///< as it was given
+  ModelConfig config;
+  EngineOptions engine;
+  std::optional<Gpu> gpu;  ///< absent: this machine
+  std::string device;      ///< "cpu (avx512, 2 threads)", "H100 SXM5"
+  DeviceRates rates;
+  EnginePlan plan;
+  std::vector<PlanLine> outside;       ///< beside the arena, on the same device
+  size_t capacity = 0;                 ///< bytes that may be used for all of it
+  std::string capacity_source;         ///< where that figure comes from
+  std::vector<std::string> estimates;  ///< which figures are no exact sizes, and why
+
+  /// The arena's peak, item by item, then what is outside.
+  std::vector<PlanLine> lines() const;
+  /// Of all lines.
+  size_t needed() const;
+  bool fits() const { return needed() <= capacity; }
+};
+
+/// Plans what a recipe says, weights and data unseen; only the model's config.json is read. UserError (usage) where the
+/// recipe, or the GPU, can't do it; (does_not_fit) when sizes can't be computed with.
+MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu);
+
+}  // namespace yoke

@@ -1,0 +1,54 @@
+// yoke plan: the memory of a run, before there is one.
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/hf_config.h"
+#include "plan/commands.h"
+#include "plan/memory_picture.h"
+#include "plan/report.h"
+
+namespace yoke {
+
+namespace {
+
+/// A model by itself is a recipe that names it and leaves all else at its default; no sequence is longer than the model
+/// allows.
+Recipe recipe_of_model(const PlanOptions& options) {
+  const int64_t longest = read_hf_config(options.target).model.max_positions;
+  std::vector<RecipeOverride> overrides{{"model.path", options.target}, {"data.train", "none"}, {"train.steps", "1"}};
+  if (longest < DataRecipe{}.sequence_length) overrides.push_back({"data.sequence_length", std::to_string(longest)});
+  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  return parse_recipe("", options.target, overrides).recipe;
+}
+
+bool is_model(const std::filesystem::path& target) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(target, ignored) || target.extension() == ".json";
+}
+
+void require_one(const char* option, int64_t count) {
+  if (count < 1) fail_usage("{} is {}; it must be at least 1.", option, count);
+  if (count > 1)
+    fail_usage("{} {}: plans for several ranks are not built yet in this version of yoke; use 1.", option, count);
+}
+
+}  // namespace
+
+void plan(const PlanOptions& options) {
+  require_one("--gpus", options.gpus);
+  require_one("--nodes", options.nodes);
+  const auto gpu = options.gpu ? std::optional(find_gpu(gpu_catalogue(), *options.gpu)) : std::nullopt;
+  const Recipe recipe =
+      is_model(options.target) ? recipe_of_model(options) : load_recipe(options.target, options.overrides).recipe;
+  const MemoryPlan plan = plan_memory(recipe, gpu);
+  if (options.svg) write_file(*options.svg, memory_picture(plan));
+  if (options.json) {
+    fmt::print("{}\n", plan_json(plan).dump(2));
+  } else {
+    fmt::print("{}", plan_report(plan));
+  }
+  if (!plan.fits()) throw UserError(ExitCode::does_not_fit, misfit_text(plan));
+}
+
+}  // namespace yoke

@@ -1,0 +1,99 @@
+#include "plan/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <locale>
+
+namespace yoke {
+
+namespace {
+
+/// 8030261248 as 8,030,261,248.
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.3g} ms", 1000 * seconds);
+}
+
+std::string head(const MemoryPlan& p) {
+  const EngineOptions& e = p.engine;
+  return fmt::format("{}: {} parameters, {}; {} micro-batch{} of {} x {} tokens a step\non {}, one rank\n\n", p.model,
+                     grouped(p.config.parameters()), name_of(e.compute), e.micro_batches,
+                     e.micro_batches == 1 ? "" : "es", e.micro_batch, e.sequence_length, p.device);
+}
+
+std::string table(const MemoryPlan& p) {
+  const std::vector<PlanLine> lines = p.lines();
+  std::string text = fmt::format("{:<34} {:>7} {:>14}\n", "at the peak", "count", "bytes");
+  for (size_t begin = 0; begin < lines.size();) {
+    size_t end = begin, sum = 0;
+    while (end < lines.size() && lines[end].kind == lines[begin].kind) sum += lines[end++].bytes;
+    text += fmt::format("{:<34} {:>7} {:>14}\n", lines[begin].kind, "", bytes_text(sum));
+    for (; begin < end; ++begin) {
+      const PlanLine& line = lines[begin];
+      text += fmt::format("  {:<32} {:>7} {:>14}\n", line.name, line.count, bytes_text(line.bytes));
+    }
+  }
+  return text + fmt::format("{:<34} {:>7} {:>14}\n\n", "all", "", bytes_text(p.needed()));
+}
+
+}  // namespace
+
+std::string bytes_text(size_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);
+  if (value >= 0x1p20) return fmt::format("{:.2f} MiB", value / 0x1p20);
+  return bytes >= 1024 ? fmt::format("{:.2f} KiB", value / 1024) : fmt::format("{} B", bytes);
+}
+
+std::string plan_report(const MemoryPlan& p) {
+  std::string text = head(p) + table(p);
+  text += fmt::format("peak: {}, arena {}\n", p.plan.peak_text(), bytes_text(p.plan.peak_bytes));
+  text += fmt::format("capacity: {} ({})\n", bytes_text(p.capacity), p.capacity_source);
+  text += p.fits() ? fmt::format("fits: {} remain free\n", bytes_text(p.capacity - p.needed()))
+                   : fmt::format("does not fit: {} too much\n", bytes_text(p.needed() - p.capacity));
+  if (p.plan.step_seconds > 0) {
+    text += fmt::format("a step: {:.3g} FLOPs, at least {} at {:.0f} GFLOP/s and {:.0f} GB/s\n", p.plan.step_flops,
+                        seconds_text(p.plan.step_seconds), p.rates.flops_per_second * 1e-9,
+                        p.rates.bytes_per_second * 1e-9);
+  }
+  for (const std::string& estimate : p.estimates) text += fmt::format("estimated: {}\n", estimate);
+  return text;
+}
+
+nlohmann::json plan_json(const MemoryPlan& p) {
+  nlohmann::json items = nlohmann::json::array();
+  for (const PlanLine& line : p.lines()) {
+    items.push_back({{"name", line.name}, {"kind", line.kind}, {"count", line.count}, {"bytes", line.bytes}});
+  }
+  return {{"model", p.model},
+          {"device", p.device},
+          {"ranks", 1},
+          {"parameters", p.config.parameters()},
+          {"precision", name_of(p.engine.compute)},
+          {"predicted",
+           {{"peak_bytes", p.plan.peak_bytes},
+            {"resident_bytes", p.needed()},
+            {"step_seconds", p.plan.step_seconds},
+            {"step_flops", p.plan.step_flops},
+            {"peak_moment", p.plan.peak_text()},
+            {"items", items}}},
+          {"capacity", {{"bytes", p.capacity}, {"source", p.capacity_source}}},
+          {"fits", p.fits()},
+          {"estimates", p.estimates}};
+}
+
+std::string misfit_text(const MemoryPlan& p) {
+  return fmt::format(
+      "{} needs {} ({} bytes) and {} has {} ({} bytes) for it. Less memory: a smaller --train.micro_batch, "
+      "--memory.recompute block, a shorter --data.sequence_length, or a smaller model.",
+      p.model, bytes_text(p.needed()), p.needed(), p.gpu ? p.device : "this machine", bytes_text(p.capacity),
+      p.capacity);
+}
+
+}  // namespace yoke
