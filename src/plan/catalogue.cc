@@ -118,11 +118,17 @@ std::vector<Gpu> gpu_catalogue() { return read_gpu_catalogue(gpu_catalogue_csv);
 
 Gpu find_gpu(const std::vector<Gpu>& gpus, std::string_view name) {
   const std::string key = key_of(name);
-  std::vector<Gpu> similar;
+  std::vector<Gpu> similar;  // those that begin with it, else those that have it anywhere
+  bool begins = false;
   for (const Gpu& gpu : gpus) {
     const std::string known = key_of(gpu.name);
     if (key == known || key == key_of(gpu.vendor) + known) return gpu;
-    if (!key.empty() && known.find(key) != std::string::npos) similar.push_back(gpu);
+    if (key.empty() || known.find(key) == std::string::npos || (begins && !known.starts_with(key))) continue;
+    if (!begins && known.starts_with(key)) {
+      begins = true;
+      similar.clear();
+    }
+    similar.push_back(gpu);
   }
   if (similar.size() == 1) return similar[0];
   const std::string shown = printable(std::string(name.substr(0, 80)));

@@ -11,7 +11,9 @@ namespace yoke {
 
 namespace {
 
-constexpr int kWidth = 1120, kHeight = 600, kLeft = 84, kRight = 800, kTop = 84, kBottom = 496;  // of the plot
+// All of the memory above, what comes and goes below it.
+constexpr int kWidth = 1120, kHeight = 850, kLeft = 84, kRight = 800;
+constexpr int kTop = 100, kBottom = 460, kZoomTop = 536, kZoomBottom = 736;
 constexpr size_t kColumns = kRight - kLeft;
 constexpr size_t kBands = kMemoryKinds + 1;  // what is outside the arena, then the kinds
 
@@ -91,6 +93,17 @@ Columns columns_of(const MemoryPlan& p) {
   return columns;
 }
 
+/// Without what stays for the whole step.
+Columns changing_part(Columns columns) {
+  for (size_t band = 0; band < kBands; ++band) {
+    double least = INFINITY;
+    for (const Bytes& bytes : columns.bytes) least = std::min(least, bytes[band]);
+    for (Bytes& bytes : columns.bytes) bytes[band] -= least;
+    columns.at_peak[band] -= least;
+  }
+  return columns;
+}
+
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char c : text) {
@@ -117,14 +130,17 @@ std::string line(double x1, double y1, double x2, double y2, const char* style) 
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2, style);
 }
 
-/// The vertical axis: its unit, its top, and the distance between two ticks (1, 2 or 5 times a power of ten).
+/// The vertical axis of a plot between two heights: its unit, its top, and the distance between two ticks (1, 2 or 5
+/// times a power of ten).
 struct Axis {
-  explicit Axis(double highest) : unit(highest >= 0x1p30 ? 0x1p30 : 0x1p20), top(1.1 * highest) {
-    const double rough = top / unit / 6, power = std::pow(10, std::floor(std::log10(rough)));
+  Axis(double highest, int above, int below, int ticks)
+      : above(above), below(below), unit(highest >= 0x1p30 ? 0x1p30 : 0x1p20), top(1.08 * highest) {
+    const double rough = top / unit / ticks, power = std::pow(10, std::floor(std::log10(rough)));
     tick = (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1) * power;
   }
-  double y(double bytes) const { return kBottom - bytes / top * (kBottom - kTop); }
+  double y(double bytes) const { return below - bytes / top * (below - above); }
 
+  int above, below;
   double unit, top, tick = 1;  ///< tick in units
 };
 
@@ -135,16 +151,18 @@ std::string axes(const Axis& axis, const Columns& columns) {
     svg += line(kLeft, y, kRight, y, "stroke=\"#e4e4e4\"");
     svg += label(kLeft - 8, y + 4, "end", 12, fmt::format("{:.6g}", value));
   }
-  const double middle = (kTop + kBottom) / 2.0;
+  const double middle = (axis.above + axis.below) / 2.0;
   svg += label(26, middle, "middle", 13, axis.unit == 0x1p30 ? "GiB" : "MiB",
                fmt::format("transform=\"rotate(-90 26 {})\"", middle).c_str());
   for (const Stretch& s : columns.stretches) {
     const double x = kLeft + static_cast<double>(s.begin), width = static_cast<double>(s.end - s.begin);
-    if (s.begin > 0) svg += line(x, kTop, x, kBottom + 22, "stroke=\"#b0b0b0\" stroke-dasharray=\"2 3\"");
-    if (width > 7.0 * static_cast<double>(s.part.size()))
-      svg += label(x + width / 2, kBottom + 17, "middle", 12, s.part);
+    if (s.begin > 0) svg += line(x, axis.above, x, axis.below + 22, "stroke=\"#b0b0b0\" stroke-dasharray=\"2 3\"");
+    if (width > 7.0 * static_cast<double>(s.part.size())) {
+      svg += label(x + width / 2, axis.below + 17, "middle", 12, s.part);
+    }
   }
-  return svg;
+  return svg + line(kLeft, axis.below, kRight, axis.below, "stroke=\"#404040\"") +
+         line(kLeft, axis.above, kLeft, axis.below, "stroke=\"#404040\"");
 }
 
 /// The area between `lower` and `upper`, bytes by column.
@@ -199,29 +217,54 @@ std::string legend(const Columns& columns) {
                      "font-weight=\"bold\"");
 }
 
-std::string marks(const MemoryPlan& p, const Axis& axis, const Columns& columns) {
-  std::string svg;
-  const auto capacity = static_cast<double>(p.capacity);
-  if (capacity < axis.top) {
-    svg += line(kLeft, axis.y(capacity), kRight, axis.y(capacity),
-                "stroke=\"#000000\" stroke-width=\"2\" stroke-dasharray=\"8 4\"");
-    svg += label(kLeft + 6, axis.y(capacity) - 6, "start", 12, "capacity " + bytes_text(p.capacity),
-                 "font-weight=\"bold\"");
-  }
+/// A ring around the peak, named above the plot.
+std::string peak_mark(const Axis& axis, const Columns& columns, const std::string& text) {
   const double x = kLeft + static_cast<double>(columns.peak) + 0.5, y = axis.y(total(columns.at_peak));
-  const bool left = columns.peak > kColumns / 2;
-  svg += fmt::format(
-      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" fill=\"none\" stroke=\"#000000\" stroke-width=\"2\"/>\n", x, y);
-  return svg + label(left ? x - 9 : x + 9, y - 8, left ? "end" : "start", 12, "peak: " + p.plan.peak_text());
+  return line(x, axis.above - 6, x, y - 5, "stroke=\"#000000\"") +
+         fmt::format(
+             "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" fill=\"none\" stroke=\"#000000\" stroke-width=\"2\"/>\n", x,
+             y) +
+         label(x, axis.above - 11,
+               columns.peak < kColumns / 4       ? "start"
+               : columns.peak > kColumns * 3 / 4 ? "end"
+                                                 : "middle",
+               12, text);
+}
+
+std::string capacity_mark(const Axis& axis, size_t capacity) {
+  const double y = axis.y(static_cast<double>(capacity));
+  const std::string text = "capacity " + bytes_text(capacity);
+  return line(kLeft, y, kRight, y, "stroke=\"#000000\" stroke-width=\"2\" stroke-dasharray=\"8 4\"") +
+         label(kRight - 6, y - 6, "end", 12, text,
+               "font-weight=\"bold\" stroke=\"#ffffff\" stroke-width=\"4\" stroke-linejoin=\"round\"") +
+         label(kRight - 6, y - 6, "end", 12, text, "font-weight=\"bold\"");
+}
+
+/// What the picture does not say by itself, one line each.
+std::vector<std::string> notes(const MemoryPlan& p, bool capacity_shown) {
+  std::vector<std::string> lines{
+      p.plan.timeline.seconds > 0
+          ? fmt::format("Left to right: time at peak rates, {:.3g} s in all, an evaluation of one "
+                        "micro-batch included.",
+                        p.plan.timeline.seconds)
+          : "Left to right: the order of allocations; the time is unknown."};
+  if (p.engine.micro_batches > 2) {
+    lines.push_back(fmt::format("Micro-batches 3 to {} repeat the second and are not drawn.", p.engine.micro_batches));
+  }
+  if (!capacity_shown)
+    lines.push_back(fmt::format("The capacity of {} lies above the picture.", bytes_text(p.capacity)));
+  return lines;
 }
 
 }  // namespace
 
 std::string memory_picture(const MemoryPlan& p) {
-  const Columns columns = columns_of(p);
+  const Columns columns = columns_of(p), changing = changing_part(columns);
   const double peak = total(columns.at_peak);
   const auto capacity = static_cast<double>(p.capacity);
-  const Axis axis(capacity < 2 * peak ? std::max(peak, capacity) : peak);
+  const bool capacity_shown = capacity < 2 * peak;
+  const Axis axis(capacity_shown ? std::max(peak, capacity) : peak, kTop, kBottom, 7);
+  const Axis zoom(total(changing.at_peak), kZoomTop, kZoomBottom, 4);
   const EngineOptions& e = p.engine;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
@@ -233,22 +276,15 @@ std::string memory_picture(const MemoryPlan& p) {
                fmt::format("{} on {}, {} micro-batch{} of {} x {} tokens; {} of {}: {}", name_of(e.compute), p.device,
                            e.micro_batches, e.micro_batches == 1 ? "" : "es", e.micro_batch, e.sequence_length,
                            bytes_text(p.needed()), bytes_text(p.capacity), p.fits() ? "fits" : "does not fit"));
-  svg += axes(axis, columns) + areas(axis, columns) + legend(columns) + marks(p, axis, columns);
-  svg += line(kLeft, kBottom, kRight, kBottom, "stroke=\"#404040\"") +
-         line(kLeft, kTop, kLeft, kBottom, "stroke=\"#404040\"");
-  svg += label(kLeft, kBottom + 46, "start", 12,
-               p.plan.timeline.seconds > 0
-                   ? fmt::format("Left to right: time at peak rates, {:.3g} s in all, evaluation of one micro-batch "
-                                 "included.",
-                                 p.plan.timeline.seconds)
-                   : "Left to right: the order of allocations; the time is unknown.");
-  if (e.micro_batches > 2) {
-    svg += label(kLeft, kBottom + 66, "start", 12,
-                 fmt::format("Micro-batches 3 to {} repeat the second and are not drawn.", e.micro_batches));
-  }
-  if (capacity >= axis.top) {
-    svg += label(kLeft, kBottom + 86, "start", 12,
-                 fmt::format("The capacity of {} lies above the picture.", bytes_text(p.capacity)));
+  svg += axes(axis, columns) + areas(axis, columns) + legend(columns);
+  if (capacity_shown) svg += capacity_mark(axis, p.capacity);
+  svg += peak_mark(axis, columns, "peak: " + p.plan.peak_text());
+  svg += label(kLeft, kZoomTop - 12, "start", 13, "What comes and goes", "font-weight=\"bold\"");
+  svg += axes(zoom, changing) + areas(zoom, changing);
+  int y = kZoomBottom + 48;
+  for (const std::string& note : notes(p, capacity_shown)) {
+    svg += label(kLeft, y, "start", 12, note);
+    y += 20;
   }
   return svg + "</svg>\n";
 }

@@ -17,6 +17,7 @@ std::string grouped(int64_t number) {
 }
 
 std::string seconds_text(double seconds) {
+  if (seconds >= 7200) return fmt::format("{:.3g} h", seconds / 3600);
   return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.3g} ms", 1000 * seconds);
 }
 
