@@ -36,8 +36,10 @@ struct RandomStream {
     const int at = static_cast<int>(i % 2) * 2;
     return static_cast<uint64_t>(b[at + 1]) << 32 | b[at];
   }
+  /// Maps a word to (0, 1): 2^52 values, none of which rounds to an end.
+  static constexpr double to_unit(uint64_t word) { return (static_cast<double>(word >> 12) + 0.5) * 0x1p-52; }
   /// Uniform in (0, 1), number i.
-  double uniform(uint64_t i) const { return (static_cast<double>(word(i) >> 11) + 0.5) * 0x1p-53; }
+  double uniform(uint64_t i) const { return to_unit(word(i)); }
   /// Standard normal, number i (Box-Muller).
   double normal(uint64_t i) const {
     const double radius = std::sqrt(-2.0 * std::log(uniform(i & ~uint64_t{1})));

@@ -2,8 +2,7 @@
 #include <memory>
 
 #include "base/log.h"
-#include "cli/choice.h"
-#include "cli/commands.h"
+#include "cli/model_options.h"
 
 namespace yoke {
 
@@ -19,7 +18,7 @@ constexpr const char* kExamples = R"(Examples:
 void add_eval_command(CLI::App& app, std::function<void(const EvalOptions&)> action) {
   CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a model on files");
   const auto options = std::make_shared<EvalOptions>();
-  command->add_option("MODEL", options->model, "The model, a Hugging Face folder")->required()->type_name("FOLDER");
+  add_model_options(*command, *options);
   command->add_option("--data", options->data, "Files, globs or folders; several may follow")
       ->required()
       ->type_name("FILES");
@@ -37,14 +36,6 @@ void add_eval_command(CLI::App& app, std::function<void(const EvalOptions&)> act
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer, "A tokenizer file or folder, or bytes; default: the model's")
-      ->type_name("PATH");
-  command->add_option("--threads", options->threads, "Default: every usable core")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
-  add_choice<Precision>(
-      *command, "--precision", kPrecisionWords, [options](Precision precision) { options->precision = precision; },
-      "Arithmetic");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(kExamples);
   command->callback([options, action] {

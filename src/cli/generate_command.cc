@@ -2,8 +2,7 @@
 #include <memory>
 
 #include "base/log.h"
-#include "cli/choice.h"
-#include "cli/commands.h"
+#include "cli/model_options.h"
 
 namespace yoke {
 
@@ -30,7 +29,7 @@ CLI::Validator number_within(double min, double max) {
 void add_generate_command(CLI::App& app, std::function<void(const GenerateOptions&)> action) {
   CLI::App* command = app.add_subcommand("generate", "Sample text from a model");
   const auto options = std::make_shared<GenerateOptions>();
-  command->add_option("MODEL", options->model, "The model, a Hugging Face folder")->required()->type_name("FOLDER");
+  add_model_options(*command, *options);
   command->add_option("--prompt", options->prompt, "The text to go on from")->required()->type_name("TEXT");
   command->add_option("--max-tokens", options->max_tokens, "New tokens at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
@@ -56,14 +55,6 @@ void add_generate_command(CLI::App& app, std::function<void(const GenerateOption
   command->add_option("--stop", options->stop, "A text that ends the sample; may be given several times")
       ->allow_extra_args(false)
       ->type_name("TEXT");
-  command->add_option("--tokenizer", options->tokenizer, "A tokenizer file or folder, or bytes; default: the model's")
-      ->type_name("PATH");
-  command->add_option("--threads", options->threads, "Default: every usable core")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
-  add_choice<Precision>(
-      *command, "--precision", kPrecisionWords, [options](Precision precision) { options->precision = precision; },
-      "Arithmetic");
   command->footer(kExamples);
   command->callback([options, action] {
     log::setup(false);

@@ -146,6 +146,10 @@ void read_tokens(const Piece& piece, const std::string& file, int64_t vocabulary
 EncodedPiece encode_piece(Piece&& piece, const std::string& file, Format format, const Tokenizer& tokenizer,
                           int32_t eos) {
   EncodedPiece out;
+  const auto begin_document = [&](const std::vector<int32_t>& ids) {
+    if (!ids.empty() && tokenizer.adds_bos() && ids.front() != tokenizer.bos()) out.ids.push_back(*tokenizer.bos());
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+  };
   const auto end_document = [&] {
     if (out.ids.empty() || out.ids.back() != eos) out.ids.push_back(eos);
   };
@@ -153,7 +157,11 @@ EncodedPiece encode_piece(Piece&& piece, const std::string& file, Format format,
     case Format::text:
       check_utf8(piece.bytes, file, piece.offset);
       out.crlf = normalise_newlines(piece.bytes) > 0;
-      out.ids = piece.continues ? encode_continuation(piece.bytes, tokenizer) : tokenizer.encode(piece.bytes);
+      if (piece.continues) {
+        out.ids = encode_continuation(piece.bytes, tokenizer);
+      } else {
+        begin_document(tokenizer.encode(piece.bytes));
+      }
       if (!piece.continues && piece.ends_file && out.ids.empty()) out.empty_documents = 1;
       if (piece.ends_file) end_document();
       break;
@@ -164,7 +172,7 @@ EncodedPiece encode_piece(Piece&& piece, const std::string& file, Format format,
           ++out.empty_documents;
           return;
         }
-        out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+        begin_document(ids);
         end_document();
       });
       break;

@@ -60,7 +60,9 @@ class PieceReader {
   int64_t empty_files_ = 0;
 };
 
-/// A piece's token ids. Every document that ends in it ends with `eos`, be it that the text held that token already.
+/// A piece's token ids. Every document that ends in it ends with `eos`, and where the tokenizer adds a
+/// begin-of-sequence token every document that begins in it begins with that; neither comes twice where the text has
+/// it.
 struct EncodedPiece {
   std::vector<int32_t> ids;
   int64_t empty_documents = 0;

@@ -92,7 +92,7 @@ std::string cache_key(const std::vector<fs::path>& files, Format format, const T
   const auto add = [&](std::string_view part) { hasher.update(fmt::format("{}:{}\n", part.size(), part)); };
   add(fmt::format("store {} piece {}", TokenStore::kVersion, kPieceBytes));
   add(tokenizer.fingerprint());
-  add(fmt::format("eos {}", tokenizer.eos().value_or(-1)));
+  add(fmt::format("eos {} bos {}", tokenizer.eos().value_or(-1), tokenizer.adds_bos() ? *tokenizer.bos() : -1));
   add(name_of(format));
   for (const fs::path& file : files) {
     struct stat info {};

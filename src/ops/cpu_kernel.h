@@ -13,6 +13,20 @@
 #error "*_cpu.cc files are compiled through yoke_add_isa_sources (cmake/isa.cmake)"
 #endif
 
+namespace yoke::YOKE_ISA {
+
+/// sums[i] (+)= the parts' partials [parts, cols], always in the order of the parts: which thread made which doesn't
+/// show in the result.
+static inline void add_partials(const float* partials, int64_t parts, int64_t cols, bool accumulate, float* sums) {
+  for (int64_t i = 0; i < cols; ++i) {
+    float sum = accumulate ? sums[i] : 0.0f;
+    for (int64_t part = 0; part < parts; ++part) sum += partials[part * cols + i];
+    sums[i] = sum;
+  }
+}
+
+}  // namespace yoke::YOKE_ISA
+
 // Runs `...` with T bound to the element type.
 #define YOKE_FOR_TYPE(dtype, T, ...) \
   switch (dtype) {                   \

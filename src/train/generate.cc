@@ -68,7 +68,9 @@ int generate(const GenerateOptions& options) {
                         .precision = options.precision});
   const Tokenizer& tokenizer = model.tokenizer();
   std::vector<int32_t> tokens = tokenizer.encode(options.prompt);
-  if (const auto bos = tokenizer.bos(); bos && model.config().bos == bos) tokens.insert(tokens.begin(), *bos);
+  if (tokenizer.adds_bos() && (tokens.empty() || tokens.front() != tokenizer.bos())) {
+    tokens.insert(tokens.begin(), *tokenizer.bos());
+  }
   if (tokens.empty()) {
     const auto start = tokenizer.bos() ? tokenizer.bos() : tokenizer.eos();
     if (!start) fail_usage("--prompt is empty and the tokenizer has no token to begin with; give a prompt.");

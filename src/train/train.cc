@@ -45,7 +45,8 @@ int train(const TrainOptions& options) {
     write_plan(output / "plan.json", run, nullptr);
   };
   if (options.dry_run) {
-    write_files();
+    // A folder that holds a run keeps the recipe and the plan of that run.
+    if (!std::filesystem::exists(output / "metrics.jsonl")) write_files();
     fmt::print("{}", plan_table(run));
     return 0;
   }

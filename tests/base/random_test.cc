@@ -11,6 +11,11 @@ namespace {
 
 using Block = std::array<uint32_t, 4>;
 
+TEST(Random, UniformNeverReachesItsEnds) {
+  static_assert(RandomStream::to_unit(0) > 0 && RandomStream::to_unit(UINT64_MAX) < 1);
+  static_assert(RandomStream::to_unit(uint64_t{1} << 63) > RandomStream::to_unit((uint64_t{1} << 63) - 1));
+}
+
 // The known answers that Random123 publishes for philox4x32 with 10 rounds.
 TEST(Random, PhiloxKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

@@ -60,10 +60,13 @@ inline ::testing::AssertionResult holds(const std::string& text, std::string_vie
 
 /// Splits as GPT-2 does (white space before a word stays apart but for its last blank; a run at the end of the text is
 /// one word), then makes ids of pairs of bytes, so that ids change when the split does. `<|end|>` is the
-/// end-of-sequence token. `prefix` puts an id before every text, as SentencePiece's dummy prefix does.
+/// end-of-sequence token. `prefix` puts an id before every text, as SentencePiece's dummy prefix does; `bos` lets
+/// documents begin with a token of its own.
 class PairTokenizer : public Tokenizer {
  public:
-  explicit PairTokenizer(bool prefix = false, std::string name = "pairs") : prefix_(prefix), name_(std::move(name)) {}
+  explicit PairTokenizer(bool prefix = false, std::string name = "pairs", bool bos = false)
+      : prefix_(prefix), bos_(bos), name_(std::move(name)) {}
+  static constexpr int32_t kBos = 0;
   static constexpr int32_t kEos = 1;
   static constexpr int32_t kPrefix = 2;
 
@@ -83,8 +86,9 @@ class PairTokenizer : public Tokenizer {
   }
   std::string decode(std::span<const int32_t>, bool) const override { return ""; }
   int64_t vocabulary_size() const override { return 4003; }
-  std::optional<int32_t> bos() const override { return {}; }
+  std::optional<int32_t> bos() const override { return kBos; }
   std::optional<int32_t> eos() const override { return kEos; }
+  bool adds_bos() const override { return bos_; }
   std::optional<int32_t> id_of(std::string_view) const override { return {}; }
   std::string fingerprint() const override { return name_; }
 
@@ -112,7 +116,7 @@ class PairTokenizer : public Tokenizer {
     return end;
   }
 
-  bool prefix_;
+  bool prefix_, bos_;
   std::string name_;
 };
 
@@ -133,6 +137,7 @@ class ByteIds : public Tokenizer {
   int64_t vocabulary_size() const override { return 257; }
   std::optional<int32_t> bos() const override { return {}; }
   std::optional<int32_t> eos() const override { return eos_; }
+  bool adds_bos() const override { return false; }
   std::optional<int32_t> id_of(std::string_view) const override { return {}; }
   std::string fingerprint() const override { return "byte ids"; }
 

@@ -74,6 +74,30 @@ TEST_F(Pieces, ALongTextIsCutWithoutChangingItsIds) {
   }
 }
 
+TEST_F(Pieces, DocumentsBeginWithTheTokenThatTheTokenizerAdds) {
+  const PairTokenizer plain, tokenizer(false, "pairs", true);
+  const std::string text = random_text(2 * kPieceBytes, 4);
+  const auto files = {put("empty.txt", ""), put("long.txt", text), put("short.txt", "one")};
+  std::vector<int32_t> expected;
+  for (const std::string& document : {text, std::string("one")}) {
+    expected.push_back(PairTokenizer::kBos);
+    const auto ids = plain.encode(document);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    expected.push_back(PairTokenizer::kEos);
+  }
+  EXPECT_TRUE(encode(files, tokenizer) == expected);
+
+  std::vector<int32_t> lines;
+  for (const char* document : {"one", "two"}) {
+    lines.push_back(PairTokenizer::kBos);
+    const auto ids = plain.encode(document);
+    lines.insert(lines.end(), ids.begin(), ids.end());
+    lines.push_back(PairTokenizer::kEos);
+  }
+  const auto jsonl = put("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": \"two\"}\n");
+  EXPECT_EQ(encode({jsonl}, tokenizer, Format::jsonl), lines);
+}
+
 TEST_F(Pieces, CrLfGivesTheIdsOfLf) {
   const std::string text = random_text(3 * kPieceBytes, 7);
   std::string dos;

@@ -80,6 +80,7 @@ TEST_F(Cache, IsFoundAgainAndKeyedByAllThatDecidesIds) {
   EXPECT_TRUE(is_new({a}, PairTokenizer(), Format::text)) << "other files";
   EXPECT_TRUE(is_new({a, b}, PairTokenizer(), Format::jsonl)) << "another format";
   EXPECT_TRUE(is_new({a, b}, PairTokenizer(false, "other"), Format::text)) << "another tokenizer";
+  EXPECT_TRUE(is_new({a, b}, PairTokenizer(false, "pairs", true), Format::text)) << "a begin-of-sequence token";
   EXPECT_TRUE(is_new({a, b}, ByteIds(65), Format::text));
   EXPECT_TRUE(is_new({a, b}, ByteIds(66), Format::text)) << "another end-of-sequence token";
   const auto time = std::filesystem::last_write_time(a);

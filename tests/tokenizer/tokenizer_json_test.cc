@@ -83,6 +83,43 @@ TEST_F(TokenizerFiles, GoodOneWorks) {
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), UserError);
 }
 
+TEST_F(TokenizerFiles, WhetherTextsBeginWithAToken) {
+  const auto of = [&](const Json& processor, const Json& config) {
+    Json json = good();
+    json["post_processor"] = processor;
+    write("tokenizer_config.json", config.dump());
+    return load_tokenizer(write("tokenizer.json", json.dump()));
+  };
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", false}};
+  const auto special = [](const char* name) { return Json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}}; };
+  const Json sequence = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const auto template_of = [&](const Json& single, int id) {
+    return Json{{"type", "TemplateProcessing"},
+                {"single", single},
+                {"pair", single},
+                {"special_tokens", {{"<eos>", {{"id", "<eos>"}, {"ids", {id}}, {"tokens", {"<eos>"}}}}}}};
+  };
+  const Json begins = template_of({special("<eos>"), sequence}, 258);
+  const Json with_bos = {{"bos_token", "<eos>"}};
+  EXPECT_FALSE(of(nullptr, with_bos)->adds_bos());
+  EXPECT_FALSE(of(byte_level, with_bos)->adds_bos());
+  EXPECT_FALSE(of(template_of({sequence, special("<eos>")}, 258), with_bos)->adds_bos());
+  EXPECT_TRUE(of(begins, with_bos)->adds_bos());
+  EXPECT_TRUE(of({{"type", "Sequence"}, {"processors", {byte_level, begins}}}, with_bos)->adds_bos());
+  EXPECT_EQ(of(begins, Json::object())->bos(), 258);
+  EXPECT_TRUE(of(byte_level, {{"bos_token", "<eos>"}, {"add_bos_token", true}})->adds_bos());
+  EXPECT_FALSE(of(byte_level, {{"add_bos_token", true}})->adds_bos()) << "there is none";
+  // What is prepended is the caller's business: ids of a text stay the text's.
+  EXPECT_EQ(of(begins, with_bos)->encode("he"), (std::vector<int32_t>{256}));
+
+  EXPECT_CONTAINS(
+      message_after([&](Json& j) { j["post_processor"] = template_of(Json::array({special("<eos>")}), 300); }),
+      "begins texts with the token 300");
+  EXPECT_CONTAINS(
+      message_after([&](Json& j) { j["post_processor"] = template_of(Json::array({special("<x>")}), 258); }), "<x>");
+  EXPECT_CONTAINS(message_after([](Json& j) { j["post_processor"] = 7; }), "post_processor");
+}
+
 TEST_F(TokenizerFiles, MissingOrUnknown) {
   EXPECT_CONTAINS(message(folder_ / "nowhere"), "no such tokenizer");
   EXPECT_CONTAINS(message(folder_), "holds no tokenizer");

@@ -9,7 +9,6 @@
 #include "train/learning_rate.h"
 #include "train/loss_scaler.h"
 #include "train/sampling.h"
-#include "train/step_schedule.h"
 
 namespace yoke {
 namespace {
@@ -61,11 +60,6 @@ TEST(LearningRate, WsdIsStableUntilItsDecay) {
   const TrainRecipe train = recipe(ScheduleKind::wsd, 10, 20);
   for (int64_t step = 10; step <= 80; ++step) EXPECT_DOUBLE_EQ(learning_rate(train, 100, step), 1e-3);
   EXPECT_DOUBLE_EQ(learning_rate(train, 100, 90), 5.5e-4);
-}
-
-TEST(StepSchedule, AccumulationIsForwardBackwardInTurn) {
-  EXPECT_EQ(str(accumulation_schedule(1)), "F0 B0 S");
-  EXPECT_EQ(str(accumulation_schedule(3)), "F0 B0 F1 B1 F2 B2 S");
 }
 
 TEST(LossScaler, HysteresisFirstThenHalves) {

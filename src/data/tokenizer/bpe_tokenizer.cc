@@ -22,6 +22,7 @@ class BpeTokenizer : public Tokenizer {
         tokens_(std::move(parts.tokens)),
         bos_(parts.bos),
         eos_(parts.eos),
+        adds_bos_(parts.adds_bos && parts.bos),
         fingerprint_(std::move(parts.fingerprint)),
         path_(std::move(parts.path)) {
     // Where nothing looks at characters, any bytes pass as they are.
@@ -94,6 +95,7 @@ class BpeTokenizer : public Tokenizer {
   int64_t vocabulary_size() const override { return static_cast<int64_t>(tokens_.size()); }
   std::optional<int32_t> bos() const override { return bos_; }
   std::optional<int32_t> eos() const override { return eos_; }
+  bool adds_bos() const override { return adds_bos_; }
 
   std::optional<int32_t> id_of(std::string_view token) const override {
     const auto found = ids_.find(token);
@@ -124,6 +126,7 @@ class BpeTokenizer : public Tokenizer {
   std::unordered_set<int32_t> special_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
   std::optional<int32_t> bos_, eos_;
+  bool adds_bos_;
   std::string fingerprint_;
   std::filesystem::path path_;
 };

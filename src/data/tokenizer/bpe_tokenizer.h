@@ -26,6 +26,7 @@ struct BpeTokenizerParts {
   /// Text of every id as the file has it; nothing where an id is not used. Added tokens included.
   std::vector<std::optional<std::string>> tokens;
   std::optional<int32_t> bos, eos;
+  bool adds_bos = false;  ///< counts only where there is a bos
   std::string fingerprint;
   /// Named in messages.
   std::filesystem::path path;

@@ -47,6 +47,7 @@ class SentencePieceTokenizer : public Tokenizer {
     const SpecialIds special = find_special_ids(
         folder, [&](std::string_view text) { return id_of(text); }, vocabulary_size_);
     bos_ = special.bos ? special.bos : legal(model_.bos_id());
+    adds_bos_ = bos_ && special.adds_bos.value_or(true);  // as Llama's and Mistral's do
     eos_ = special.eos ? special.eos : legal(model_.eos_id());
     Hasher hasher;
     hasher.update(content);
@@ -110,6 +111,7 @@ class SentencePieceTokenizer : public Tokenizer {
   int64_t vocabulary_size() const override { return vocabulary_size_; }
   std::optional<int32_t> bos() const override { return bos_; }
   std::optional<int32_t> eos() const override { return eos_; }
+  bool adds_bos() const override { return adds_bos_; }
 
   std::optional<int32_t> id_of(std::string_view token) const override {
     const auto found = ids_.find(token);
@@ -172,6 +174,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::unordered_map<int32_t, AddedToken> literal_;  ///< tokens that stand for themselves in text
   AddedTokenFinder finder_;
   std::optional<int32_t> bos_, eos_;
+  bool adds_bos_ = false;
   std::string fingerprint_;
 };
 

@@ -76,6 +76,7 @@ SpecialIds find_special_ids(const std::filesystem::path& folder,
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     if (const auto json = read_sidecar(folder / name)) {
       const JsonView file(*json, (folder / name).string());
+      if (!ids.adds_bos && file.has("add_bos_token")) ids.adds_bos = file.flag("add_bos_token");
       by_text(file, "bos_token", ids.bos);
       by_text(file, "eos_token", ids.eos);
     }

@@ -17,6 +17,7 @@ class JsonView;
 
 struct SpecialIds {
   std::optional<int32_t> bos, eos;
+  std::optional<bool> adds_bos;  ///< `add_bos_token` of tokenizer_config.json
 };
 
 /// Looks in tokenizer_config.json, special_tokens_map.json (tokens by text), generation_config.json and config.json

@@ -191,6 +191,7 @@ BpeTokenizerParts read_llama3_ranks(std::string_view content, const std::filesys
     add_special(static_cast<int32_t>(kLlama3Ranks + i), name, parts);
   }
   parts.bos = static_cast<int32_t>(kLlama3Ranks);
+  parts.adds_bos = true;
   parts.eos = static_cast<int32_t>(kLlama3Ranks) + 1;
   return parts;
 }
@@ -221,6 +222,7 @@ BpeTokenizerParts read_tekken(const nlohmann::json& json, const std::filesystem:
     if (names[i] == "<s>") parts.bos = static_cast<int32_t>(i);
     if (names[i] == "</s>") parts.eos = static_cast<int32_t>(i);
   }
+  parts.adds_bos = true;  // as mistral-common's encoders do
   set_ranks(by_rank, static_cast<int32_t>(special), parts);
   return parts;
 }

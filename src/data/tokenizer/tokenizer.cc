@@ -49,6 +49,8 @@ std::unique_ptr<Tokenizer> finish(BpeTokenizerParts parts, std::string_view kind
       find_special_ids(parts.path.parent_path(), id_of, static_cast<int64_t>(parts.tokens.size()));
   if (special.bos) parts.bos = special.bos;
   if (special.eos) parts.eos = special.eos;
+  // A template that begins with the token outlasts a flag that says no: Hugging Face's libraries run the template.
+  parts.adds_bos = parts.adds_bos || special.adds_bos.value_or(false);
   parts.fingerprint = fmt::format("{} {} bos {} eos {}", kind, hash_hex(content.data(), content.size()),
                                   parts.bos.value_or(-1), parts.eos.value_or(-1));
   return make_bpe_tokenizer(std::move(parts));

@@ -30,6 +30,8 @@ class Tokenizer {
   /// Begin- and end-of-sequence ids, where the tokenizer has them.
   virtual std::optional<int32_t> bos() const = 0;
   virtual std::optional<int32_t> eos() const = 0;
+  /// Documents and prompts begin with bos(): models of this tokenizer were trained so.
+  virtual bool adds_bos() const = 0;
   /// Id of a token by its literal text ("<|eot_id|>"), where it exists.
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
   /// Names everything that decides ids; part of the token cache's key.

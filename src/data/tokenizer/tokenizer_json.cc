@@ -162,6 +162,24 @@ void use_raw_bytes(BpeTokenizerParts& parts) {
   parts.bpe.ids = std::move(by_bytes);
 }
 
+/// The token that a template puts before a text, if it does: TemplateProcessing, alone or in a Sequence.
+std::optional<int32_t> leading_token(const JsonView& processor) {
+  if (processor.text("type") == "Sequence") {
+    for (const JsonView& step : processor.at("processors").items()) {
+      if (const auto id = leading_token(step)) return id;
+    }
+    return std::nullopt;
+  }
+  if (processor.text("type") != "TemplateProcessing") return std::nullopt;
+  const auto pieces = processor.at("single").items();
+  if (pieces.empty() || !pieces.front().has("SpecialToken")) return std::nullopt;
+  const JsonView token = processor.at("special_tokens").at(pieces.front().at("SpecialToken").text("id"));
+  const auto ids = token.at("ids").items();
+  if (ids.size() != 1) return std::nullopt;
+  const nlohmann::json entry = {{"id", ids.front().value()}};
+  return static_cast<int32_t>(token.child(entry, "ids").integer("id", 0, INT32_MAX - 1));
+}
+
 }  // namespace
 
 BpeTokenizerParts read_tokenizer_json(const nlohmann::json& json, const std::filesystem::path& path) {
@@ -183,6 +201,16 @@ BpeTokenizerParts read_tokenizer_json(const nlohmann::json& json, const std::fil
     parts.decoder.emplace_back(DecodeFuse{" "});
   }
   if (parts.tokens.empty()) file.fail("has no tokens.");
+  if (file.has("post_processor")) {
+    if (const auto id = leading_token(file.at("post_processor"))) {
+      if (static_cast<size_t>(*id) >= parts.tokens.size()) {
+        file.at("post_processor")
+            .fail("begins texts with the token {}, but ids end at {}.", *id, parts.tokens.size() - 1);
+      }
+      parts.bos = id;
+      parts.adds_bos = true;
+    }
+  }
   use_raw_bytes(parts);
   return parts;
 }

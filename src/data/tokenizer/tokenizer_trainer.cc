@@ -139,6 +139,7 @@ void train_tokenizer(const TokenizerTraining& training) {
                                          {"bos_token", "<s>"},
                                          {"eos_token", "</s>"},
                                          {"unk_token", "<unk>"},
+                                         {"add_bos_token", true},
                                          {"clean_up_tokenization_spaces", false}};
   write_file(training.output / "tokenizer.model", model);
   write_file(training.output / "tokenizer_config.json", config.dump(2) + "\n");

@@ -24,12 +24,7 @@ void backward(const BiasBackwardKernel& a, int threads) {
       }
     }
   }
-  float* dbias = a.dbias.as<float>();
-  for (int64_t i = 0; i < cols; ++i) {
-    float sum = a.accumulate ? dbias[i] : 0.0f;
-    for (int64_t chunk = 0; chunk < threads; ++chunk) sum += partials[chunk * cols + i];
-    dbias[i] = sum;
-  }
+  add_partials(partials, threads, cols, a.accumulate, a.dbias.as<float>());
 }
 
 }  // namespace

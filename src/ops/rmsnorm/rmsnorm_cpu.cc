@@ -76,12 +76,7 @@ void backward(const RmsNormBackwardKernel& a, int threads) {
     }
   }
   if (!with_weight) return;
-  float* dweight = a.dweight.as<float>();
-  for (int64_t i = 0; i < cols; ++i) {
-    float sum = a.accumulate ? dweight[i] : 0.0f;
-    for (int64_t chunk = 0; chunk < threads; ++chunk) sum += partials[chunk * cols + i];
-    dweight[i] = sum;
-  }
+  add_partials(partials, threads, cols, a.accumulate, a.dweight.as<float>());
 }
 
 }  // namespace
