@@ -17,7 +17,7 @@ int64_t sum(std::initializer_list<int64_t> terms) {
   return total;
 }
 
-int64_t product(int64_t a, int64_t b) { return checked_product(a, b, "model size"); }
+int64_t product(int64_t a, int64_t b, const char* what) { return checked_product(a, b, what); }
 
 void require(bool legal, const char* field, int64_t found, const std::string& rule) {
   if (!legal) fail_usage("model config: {} is {}; {}.", field, found, rule);
@@ -26,15 +26,19 @@ void require(bool legal, const char* field, int64_t found, const std::string& ru
 }  // namespace
 
 int64_t ModelConfig::parameters() const {
-  const int64_t embedding = product(vocabulary, hidden);
-  const int64_t attention = sum({product(hidden, qkv_size()), product(q_size(), hidden)});
-  const int64_t block = sum({attention, product(product(3, hidden), mlp), product(2, hidden), qkv_bias ? qkv_size() : 0,
-                             qk_norm ? 2 * head_dim : 0});
-  return sum({embedding, tied_embeddings ? 0 : embedding, product(layers, block), hidden});
+  const int64_t embedding = product(vocabulary, hidden, "vocab_size x hidden_size");
+  const int64_t attention = sum({product(hidden, qkv_size(), "hidden_size x the size of queries, keys and values"),
+                                 product(q_size(), hidden, "the size of the heads x hidden_size")});
+  const int64_t mlp_weights =
+      product(3, product(hidden, mlp, "hidden_size x intermediate_size"), "3 x hidden_size x intermediate_size");
+  const int64_t block =
+      sum({attention, mlp_weights, 2 * hidden, qkv_bias ? qkv_size() : 0, qk_norm ? 2 * head_dim : 0});
+  const int64_t blocks = product(layers, block, "num_hidden_layers x the parameters of a layer");
+  return sum({embedding, tied_embeddings ? 0 : embedding, blocks, hidden});
 }
 
 int64_t ModelConfig::product_parameters() const {
-  return parameters() - (tied_embeddings ? 0 : product(vocabulary, hidden));
+  return parameters() - (tied_embeddings ? 0 : product(vocabulary, hidden, "vocab_size x hidden_size"));
 }
 
 double ModelConfig::training_flops_per_token(int64_t sequence_length) const {
