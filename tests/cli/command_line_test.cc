@@ -28,6 +28,7 @@ class CommandLine : public ::testing::Test {
       train_ = options;
       if (act_) act_();
     });
+    add_plan_command(app_, [this](const PlanOptions& options) { plan_ = options; });
     add_generate_command(app_, [this](const GenerateOptions& options) { generate_ = options; });
     add_eval_command(app_, [this](const EvalOptions& options) { eval_ = options; });
     add_completion_command(app_);
@@ -48,11 +49,12 @@ class CommandLine : public ::testing::Test {
     for (const std::string& fragment : fragments) EXPECT_NE(err_.find(fragment), std::string::npos) << err_;
     EXPECT_TRUE(err_.starts_with("yoke: ")) << err_;
     EXPECT_EQ(out_, "");
-    EXPECT_FALSE(train_ || generate_ || eval_);
+    EXPECT_FALSE(train_ || plan_ || generate_ || eval_);
   }
 
   CLI::App app_{"yoke", "yoke"};
   std::optional<TrainOptions> train_;
+  std::optional<PlanOptions> plan_;
   std::optional<GenerateOptions> generate_;
   std::optional<EvalOptions> eval_;
   std::function<void()> act_;
@@ -100,6 +102,22 @@ TEST_F(CommandLine, TrainWithEverything) {
                                                            {"device", "cpu"},
                                                            {"train.weight_decay", "-1"},
                                                            {"data.validation", "[a, 'b c']"}}));
+}
+
+TEST_F(CommandLine, Plan) {
+  EXPECT_EQ(run({"plan", "m/", "--gpu", "RTX 4090", "--train.micro_batch", "4", "--json", "--svg", "a.svg", "--device",
+                 "auto"}),
+            0);
+  EXPECT_EQ(plan_->target, "m/");
+  EXPECT_EQ(plan_->gpu, "RTX 4090");
+  EXPECT_EQ(plan_->gpus, 1);
+  EXPECT_EQ(plan_->nodes, 1);
+  EXPECT_TRUE(plan_->json);
+  EXPECT_EQ(plan_->svg, "a.svg");
+  ASSERT_EQ(plan_->overrides.size(), 2u);
+  for (const RecipeOverride& one : plan_->overrides) {
+    EXPECT_TRUE((one.key == "train.micro_batch" && one.value == "4") || (one.key == "device" && one.value == "auto"));
+  }
 }
 
 TEST_F(CommandLine, Generate) {
@@ -152,6 +170,9 @@ TEST_F(CommandLine, MistakesGetTheNearestLegalName) {
   expect_error({"train", "a.yaml", "b.yaml"}, 2, {"unexpected argument 'b.yaml'"});
   expect_error({"train", "r.yaml", "--train.steps"}, 2, {"--train.steps"});
   expect_error({"train", "r.yaml", "--resume", "auto", "--resume", "none"}, 2, {"--resume"});
+  expect_error({"plan"}, 2, {"yoke plan", "TARGET"});
+  expect_error({"plan", "m", "--gup", "x"}, 2, {"'--gpu'"});
+  expect_error({"plan", "m", "--gpus", "two"}, 2, {"--gpus"});
   expect_error({"generate", "m", "--promt", "x"}, 2, {"'--prompt'"});
   expect_error({"generate", "m"}, 2, {"--prompt"});
   expect_error({"generate", "m", "--prompt", "x", "--top-p", "1.5"}, 2, {"--top-p"});
@@ -178,7 +199,7 @@ TEST_F(CommandLine, HelpAndVersion) {
   EXPECT_EQ(out_, "yoke 1.2.3\n");
   EXPECT_EQ(run({"--help"}), 0);
   EXPECT_NE(out_.find("train"), std::string::npos);
-  for (const char* command : {"train", "generate", "eval", "completion"}) {
+  for (const char* command : {"train", "plan", "generate", "eval", "completion"}) {
     EXPECT_EQ(run({command, "--help"}), 0);
     EXPECT_NE(out_.find("Examples:"), std::string::npos) << out_;
     EXPECT_NE(out_.find(std::string("yoke ") + command), std::string::npos) << out_;

@@ -33,7 +33,9 @@ TEST(Catalogue, VendorGigabytesAreNeverGibibytes) {
     SCOPED_TRACE(gpu.name);
     EXPECT_LT(static_cast<double>(gpu.usable_bytes), gpu.vendor_gb * 0x1p30);
     EXPECT_GT(static_cast<double>(gpu.usable_bytes), gpu.vendor_gb * 0.97e9);
-    if (gpu.usable_source.empty()) EXPECT_EQ(gpu.usable_bytes, static_cast<size_t>(gpu.vendor_gb * 1e9));
+    if (gpu.usable_source.empty()) {
+      EXPECT_EQ(gpu.usable_bytes, static_cast<size_t>(gpu.vendor_gb * 1e9));
+    }
   }
   const auto usable = [](const char* name) { return find_gpu(gpu_catalogue(), name).usable_bytes; };
   EXPECT_EQ(usable("V100 SXM2 16GB"), 16'000'000'000u);  // nothing published: 14.90 GiB

@@ -147,7 +147,9 @@ TEST_F(Plans, AGpuIsNotThisProcessor) {
     const MemoryPlan p = plan(kLlama8B, {{"train.precision", precision}});
     for (const PlanLine& one : p.lines()) {
       EXPECT_EQ(one.name.find("in fp32"), std::string::npos) << one.name;
-      if (one.kind == "workspace") EXPECT_EQ(one.bytes, size_t{32} << 20) << one.name;
+      if (one.kind == "workspace") {
+        EXPECT_EQ(one.bytes, size_t{32} << 20) << one.name;
+      }
     }
     const MemoryPlan other_threads = plan(kLlama8B, {{"train.precision", precision}, {"threads", "1"}});
     EXPECT_EQ(plan_json(p), plan_json(other_threads));
@@ -252,7 +254,9 @@ TEST_F(Plans, ThePictureSaysWhatThePlanSays) {
     EXPECT_CONTAINS(svg, ">" + bytes_text(p.needed()) + "<");  // the legend's sum
     EXPECT_CONTAINS(svg, "Micro-batches 3 to 5");
     for (const auto& [kind, bytes] : by_kind(p)) {
-      if (kind != "overhead" && kind != "loader") EXPECT_CONTAINS(svg, ">" + kind + "<");
+      if (kind != "overhead" && kind != "loader") {
+        EXPECT_CONTAINS(svg, ">" + kind + "<");
+      }
     }
     EXPECT_EQ(svg.find("nan"), std::string::npos);
     EXPECT_EQ(svg.find("inf\""), std::string::npos);
