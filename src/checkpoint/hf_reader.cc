@@ -169,9 +169,9 @@ void WeightReader::check_tied_head(const fs::path& folder, const Source& embeddi
       convert_elements(from_a + i * static_cast<int64_t>(size_of(type_a)), type_a, x.data(), DType::f64, n);
       convert_elements(from_b + i * static_cast<int64_t>(size_of(type_b)), type_b, y.data(), DType::f64, n);
       equal = std::memcmp(x.data(), y.data(), static_cast<size_t>(n) * sizeof(double)) == 0;
+      embedding.file->release(a, static_cast<size_t>(i) * size_of(type_a), static_cast<size_t>(n) * size_of(type_a));
+      head.file->release(b, static_cast<size_t>(i) * size_of(type_b), static_cast<size_t>(n) * size_of(type_b));
     }
-    embedding.file->release(a);
-    head.file->release(b);
   }
   if (!equal) {
     fail_file(
@@ -192,16 +192,20 @@ void WeightReader::read(size_t row, const TensorView& destination) const {
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const auto [file, tensor] = sources_[row][i];
     const ParameterPart& part = spec.parts[i];
-    const uint8_t* from = file->bytes(*tensor).data();
     const DType type = *tensor->type->dtype;
+    const auto source_bytes = static_cast<int64_t>(size_of(type));
     const int64_t stride = flat ? cols : destination.row_stride;
     char* to = destination.as<char>() + part.row * stride * target_bytes;
-    const int64_t runs = flat ? 1 : part.rows, run = flat ? part.rows * cols : cols;
-    for (int64_t r = 0; r < runs; ++r) {
-      convert_elements(from + r * run * static_cast<int64_t>(size_of(type)), type, to + r * stride * target_bytes,
-                       destination.dtype, run);
-    }
-    file->release(*tensor);
+    file->for_each_piece(*tensor, [&](size_t offset, std::span<const uint8_t> bytes) {
+      const int64_t first = static_cast<int64_t>(offset) / source_bytes;
+      const int64_t end = first + static_cast<int64_t>(bytes.size()) / source_bytes;
+      for (int64_t at = first; at < end;) {  // a run that is contiguous in the destination
+        const int64_t count = flat ? end - at : std::min(end, (at / cols + 1) * cols) - at;
+        convert_elements(bytes.data() + (at - first) * source_bytes, type,
+                         to + (at / cols * stride + at % cols) * target_bytes, destination.dtype, count);
+        at += count;
+      }
+    });
   }
 }
 

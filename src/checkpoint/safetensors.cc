@@ -270,8 +270,8 @@ std::span<const uint8_t> SafetensorsFile::bytes(const StoredTensor& tensor) cons
   return {file_.data() + header_.data_begin + tensor.begin, tensor.bytes()};
 }
 
-void SafetensorsFile::release(const StoredTensor& tensor) const {
-  file_.release(header_.data_begin + tensor.begin, tensor.bytes());
+void SafetensorsFile::release(const StoredTensor& tensor, size_t begin, size_t bytes) const {
+  file_.release(header_.data_begin + tensor.begin + begin, bytes);
 }
 
 }  // namespace yoke

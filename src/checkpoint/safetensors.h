@@ -60,8 +60,20 @@ class SafetensorsFile {
   const StoredTensor* find(std::string_view name) const;  ///< null when the file doesn't have it
   /// The tensor's bytes, valid as long as this object lives.
   std::span<const uint8_t> bytes(const StoredTensor& tensor) const;
+  /// visit(begin, bytes) for the tensor's bytes in pieces, in order; a piece's memory is given back to the system when
+  /// the visit ends, so that a large tensor never is in memory as a whole.
+  template <class Visit>
+  void for_each_piece(const StoredTensor& tensor, const Visit& visit) const {
+    const auto all = bytes(tensor);
+    for (size_t begin = 0; begin < all.size(); begin += kPieceBytes) {
+      const auto piece = all.subspan(begin, std::min(kPieceBytes, all.size() - begin));
+      visit(begin, piece);
+      release(tensor, begin, piece.size());
+    }
+  }
   /// Gives the pages of these bytes back to the system; they are read again when touched again.
-  void release(const StoredTensor& tensor) const;
+  void release(const StoredTensor& tensor, size_t begin, size_t bytes) const;
+  static constexpr size_t kPieceBytes = size_t{4} << 20;  // whole elements of every type
 
  private:
   std::filesystem::path path_;

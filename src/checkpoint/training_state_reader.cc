@@ -41,14 +41,24 @@ int64_t index_in(const Region& box, const std::array<int64_t, Shape::kMaxRank>& 
 }
 
 /// Copies the box `part` from the memory of box `source` to that of box `target`, row by row of the last dimension.
+/// done(begin, end) says which bytes of the source are not needed any more, a few MiB at a time.
+template <class Done>
 void copy_box(const Region& part, const Region& source, const uint8_t* from, const Region& target, uint8_t* to,
-              int64_t element_bytes) {
+              int64_t element_bytes, const Done& done) {
+  constexpr auto kPiece = static_cast<int64_t>(SafetensorsFile::kPieceBytes);
   const int rank = part.shape.rank();
   const int64_t run = part.shape.cols() * element_bytes;
   std::array<int64_t, Shape::kMaxRank> position = part.offset;
+  int64_t released = 0;  // bytes of the source
   for (int64_t r = 0; r < part.shape.rows(); ++r) {
-    std::memcpy(to + index_in(target, position) * element_bytes, from + index_in(source, position) * element_bytes,
-                static_cast<size_t>(run));
+    const int64_t at = index_in(source, position) * element_bytes;
+    for (int64_t i = 0; i < run; i += kPiece) {
+      const int64_t count = std::min(kPiece, run - i);
+      std::memcpy(to + index_in(target, position) * element_bytes + i, from + at + i, static_cast<size_t>(count));
+      if (at + i + count - released < kPiece && r + 1 < part.shape.rows()) continue;
+      done(static_cast<size_t>(released), static_cast<size_t>(at + i + count));
+      released = at + i + count;
+    }
     for (int i = rank - 2; i >= 0; --i) {
       const auto d = static_cast<size_t>(i);
       if (++position[d] < part.offset[d] + part.shape[i]) break;
@@ -144,8 +154,8 @@ void Checkpoint::read(const std::string& name, const Shape& global, const Region
     const auto part = intersection(region, piece.region);
     if (!part) continue;
     copy_box(*part, piece.region, piece.file->bytes(*piece.tensor).data(), region, destination.as<uint8_t>(),
-             static_cast<int64_t>(size_of(tensor.dtype)));
-    piece.file->release(*piece.tensor);
+             static_cast<int64_t>(size_of(tensor.dtype)),
+             [&](size_t begin, size_t end) { piece.file->release(*piece.tensor, begin, end - begin); });
     covered += part->shape.elements();
   }
   if (covered != region.shape.elements()) {

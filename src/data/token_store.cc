@@ -88,6 +88,10 @@ void TokenStore::read(int64_t first, std::span<int32_t> out) const {
   } else {
     copy(reinterpret_cast<const uint32_t*>(tokens_.data()) + first);
   }
+  // What was mapped stays in the page cache, not in this process: it would grow to the size of the corpus.
+  constexpr size_t kAround = size_t{64} << 10;  // the system maps neighbours too
+  const size_t begin = static_cast<size_t>(first) * token_bytes_ / kAround * kAround;
+  tokens_.release(begin, out.size_bytes() / sizeof(int32_t) * token_bytes_ + 2 * kAround);
   if (static_cast<int64_t>(largest) >= vocabulary_)
     fail_file(
         "{}: holds the id {} where the tokenizer has {} ids; the cache is damaged. Delete it; it will be built again.",

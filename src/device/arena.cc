@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace yoke {
@@ -72,6 +73,18 @@ MemoryBlock& MemoryBlock::operator=(MemoryBlock&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
+}
+
+void MemoryBlock::commit(int threads) const {
+  constexpr size_t kPage = 4096;
+  const size_t pages = (bytes_ + kPage - 1) / kPage, count = static_cast<size_t>(threads);
+  const auto touch = [&](size_t part) {
+    volatile char* bytes = static_cast<char*>(data_);
+    for (size_t page = pages * part / count; page < pages * (part + 1) / count; ++page) bytes[page * kPage] = 0;
+  };
+  std::vector<std::jthread> others;
+  for (size_t part = 1; part < count; ++part) others.emplace_back(touch, part);
+  touch(0);
 }
 
 MemoryBlock::~MemoryBlock() {

@@ -98,6 +98,9 @@ class MemoryBlock {
   MemoryBlock& operator=(const MemoryBlock&) = delete;
   ~MemoryBlock();
 
+  /// Makes the system commit every page now, each thread a part: what is missing is missing before the work starts.
+  void commit(int threads) const;
+
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 

@@ -1,6 +1,6 @@
 #include "plan/memory_plan.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "base/error.h"
 #include "checkpoint/hf_config.h"
@@ -30,13 +30,23 @@ DeviceRates rates_of(const Gpu& gpu, DType compute) {
   return {.flops_per_second = flops, .bytes_per_second = gpu.bytes_per_second};
 }
 
-void plan_on_gpu(MemoryPlan& p) {
+/// Chooses what the recipe leaves open.
+void settle(MemoryPlan& p, const FitSearch& search, const Recipe& recipe) {
+  Fit fit = fit_recipe(search, recipe, p.engine);
+  p.engine = fit.options;
+  p.plan = std::move(fit.plan);
+}
+
+void plan_on_gpu(MemoryPlan& p, const Recipe& recipe) {
   const Gpu& gpu = *p.gpu;
   p.device = gpu.name;
   p.rates = rates_of(gpu, p.engine.compute);
-  p.plan = plan_engine(Device::dry_gpu(gpu.multiprocessors), p.config, p.engine, p.rates);
   p.outside = {{"context, kernels, libraries", "overhead", 1, kGpuOverhead}};
   p.capacity = gpu.usable_bytes;
+  const auto limit = static_cast<size_t>(recipe.memory.limit.value_or(INT64_MAX));
+  const double budget = static_cast<double>(std::min(p.capacity, limit)) - static_cast<double>(kGpuOverhead);
+  const Device device = Device::dry_gpu(gpu.multiprocessors);
+  settle(p, FitSearch(device, p.config, p.rates, budget), recipe);
   p.capacity_source = gpu.usable_source.empty()
                           ? fmt::format("the vendor's {} GB, taken as 10^9 bytes each", gpu.vendor_gb)
                           : gpu.usable_source;
@@ -46,6 +56,10 @@ void plan_on_gpu(MemoryPlan& p) {
       "are taken to stay in shared memory.",
       "The overhead of context, kernels and libraries is an estimate from measurements of other programs.",
       "Times are bounds from the vendor's peak rates."};
+  if (limit < p.capacity) {
+    p.capacity = limit;
+    p.capacity_source = "memory.limit";
+  }
   if (gpu.vendor != "NVIDIA") p.estimates.push_back(fmt::format("yoke has no backend for GPUs of {}.", gpu.vendor));
 }
 
@@ -53,15 +67,13 @@ void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
   const Device device = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
   p.device = device.str();
   p.rates = measure_rates(device, p.engine.compute);
-  p.plan = plan_engine(device, p.config, p.engine, p.rates);
-  const size_t process = resident_memory().now;
-  const double batches = loader_bytes(p.engine);
-  if (!(batches < 0x1p62))
-    fail_usage("The batches of a step are {:.3g} bytes; use a smaller train.global_batch.", batches);
-  p.outside = {{"batches, read ahead", "loader", 3, static_cast<size_t>(batches)},
-               {"program and libraries", "overhead", 1, process}};
-  p.capacity = available_memory() + process;
-  p.capacity_source = "physical memory and cgroup limits, less what other processes hold now";
+  const MemoryBudget budget = measure_budget(recipe, p.engine);
+  settle(p, FitSearch(device, p.config, p.rates, budget.arena()), recipe);
+  p.outside = {{"batches, read ahead", "loader", 3, budget.loader},
+               {"program and libraries", "overhead", 1, budget.before + budget.runtime}};
+  p.capacity = budget.capacity;
+  p.capacity_source =
+      budget.limited ? "memory.limit" : "physical memory and cgroup limits, less what other processes hold now";
   p.estimates = {"Program and libraries: what this process has resident now; tokenizer and data come on top.",
                  "Times are bounds from rates measured just now."};
 }
@@ -93,7 +105,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {
   const auto& precision = recipe.train.precision;
   p.engine = engine_options(recipe, p.config, gpu ? compute_type_of(*gpu, precision) : compute_type(precision));
   if (gpu) {
-    plan_on_gpu(p);
+    plan_on_gpu(p, recipe);
   } else {
     plan_on_this_machine(p, recipe);
   }

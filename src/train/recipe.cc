@@ -15,7 +15,7 @@ constexpr size_t kLargestRecipe = size_t{1} << 20;  // bytes
 /// Fills in what follows from other values.
 void complete(Recipe& recipe, const RecipeSource& source, const std::string& name) {
   TrainRecipe& train = recipe.train;
-  if (source.find("train.global_batch") == nullptr) train.global_batch = train.micro_batch;
+  if (source.find("train.global_batch") == nullptr) train.global_batch = train.micro_batch.value_or(1);
   if (source.find("train.final_learning_rate") == nullptr) {
     train.final_learning_rate = train.learning_rate / (train.schedule == ScheduleKind::constant ? 1 : 10);
   }
@@ -50,6 +50,8 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& name,
   });
   complete(loaded.recipe, source, name);
   loaded.origins = source.origins();
+  loaded.name = name;
+  loaded.overrides = overrides;
   check_recipe(loaded, name);
   return loaded;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/options.h"
+#include "model/activations.h"
 
 namespace yoke {
 
@@ -21,7 +22,6 @@ enum class OptimizerKind { adamw };
 enum class ScheduleKind { constant, linear, cosine, wsd };
 enum class AdapterKind { none, lora, qlora };
 enum class Quantization { nf4, int8 };
-enum class RecomputeChoice { automatic, none, norms, mlp, attention, block };
 enum class MomentsFormat { fp32, bf16, int8 };
 enum class Offload { optimizer, activations, weights };
 enum class DeviceChoice { automatic, cpu, cuda };
@@ -50,12 +50,12 @@ struct DataRecipe {
 };
 
 struct TrainRecipe {
-  std::optional<int64_t> steps;        ///< optimizer steps; exactly one of steps, epochs and tokens is present
-  std::optional<double> epochs;        ///< passes over the training data
-  std::optional<int64_t> tokens;       ///< tokens read
-  int64_t micro_batch = 1;             ///< sequences per forward pass and rank
-  int64_t global_batch = 1;            ///< sequences per optimizer step over all ranks; a multiple of micro_batch
-  std::optional<Precision> precision;  ///< absent: bf16 where the processor has bf16 arithmetic, else fp32
+  std::optional<int64_t> steps;            ///< optimizer steps; exactly one of steps, epochs and tokens is present
+  std::optional<double> epochs;            ///< passes over the training data
+  std::optional<int64_t> tokens;           ///< tokens read
+  std::optional<int64_t> micro_batch = 1;  ///< sequences per forward pass and rank; absent: auto, the fastest that fits
+  int64_t global_batch = 1;                ///< sequences per optimizer step over all ranks; a multiple of micro_batch
+  std::optional<Precision> precision;      ///< absent: bf16 where the processor has bf16 arithmetic, else fp32
   OptimizerKind optimizer = OptimizerKind::adamw;
   double learning_rate = 3e-4;
   ScheduleKind schedule = ScheduleKind::cosine;
@@ -83,10 +83,12 @@ struct AdapterRecipe {
 };
 
 struct MemoryRecipe {
-  RecomputeChoice recompute = RecomputeChoice::automatic;
+  std::optional<Recompute> recompute;       ///< absent: auto, what makes the fastest run that fits
+  std::optional<int64_t> recompute_layers;  ///< absent: all
   MomentsFormat moments = MomentsFormat::fp32;
   std::vector<Offload> offload;        ///< empty: none
   std::optional<int64_t> loss_chunks;  ///< absent: auto
+  std::optional<int64_t> limit;        ///< most bytes the process may take; absent: auto, what the machine has free
   bool operator==(const MemoryRecipe&) const = default;
 };
 
@@ -146,6 +148,8 @@ using RecipeOrigins = std::map<std::string, std::string, std::less<>>;
 struct LoadedRecipe {
   Recipe recipe;
   RecipeOrigins origins;
+  std::string name;                       ///< the file
+  std::vector<RecipeOverride> overrides;  ///< as they were given
 };
 
 /// Reads, completes and validates. Every fault is a UserError (usage) that names place, key, value and what is legal.
@@ -164,6 +168,9 @@ void check_supported(const Recipe& recipe);
 
 /// The part of the schedule that can only be checked once the number of steps is known (durations in epochs or tokens).
 void check_schedule(const TrainRecipe& train, int64_t steps);
+
+/// Tokens of a micro-batch stay below this: positions within one are 32-bit.
+inline constexpr int64_t kLargestMicroBatchTokens = int64_t{1} << 31;
 
 /// recipe.yaml: every value, with its origin as a comment. Parses back to the same Recipe.
 std::string resolved_yaml(const LoadedRecipe& loaded);

@@ -7,8 +7,6 @@ namespace yoke {
 
 namespace {
 
-constexpr int64_t kLargestMicroBatch = int64_t{1} << 31;  // tokens: positions within a micro-batch are 32-bit
-
 class Checker {
  public:
   Checker(const LoadedRecipe& loaded, const std::string& name) : origins_(loaded.origins), name_(name) {}
@@ -39,7 +37,11 @@ class Checker {
   }
 
   void batch(const Recipe& recipe) const {
-    const int64_t micro = recipe.train.micro_batch, global = recipe.train.global_batch;
+    if (!recipe.train.micro_batch && !given("train.global_batch")) {
+      fail_usage("{}: train.micro_batch is auto; give train.global_batch, which it has to divide.",
+                 place("train.micro_batch"));
+    }
+    const int64_t micro = recipe.train.micro_batch.value_or(1), global = recipe.train.global_batch;
     if (global % micro != 0) {
       const int64_t below = global / micro * micro;
       const std::string legal = below == 0 ? fmt::format("{}, {} or {}", micro, 2 * micro, 3 * micro)
@@ -49,13 +51,22 @@ class Checker {
     }
     // Both factors are at most 2^24.
     const int64_t tokens = micro * recipe.data.sequence_length;
-    if (tokens >= kLargestMicroBatch) {
+    if (tokens >= kLargestMicroBatchTokens) {
       fail_usage("{}: train.micro_batch {} x data.sequence_length {} are {} tokens; a micro-batch must stay below {}.",
-                 place("train.micro_batch"), micro, recipe.data.sequence_length, tokens, kLargestMicroBatch);
+                 place("train.micro_batch"), micro, recipe.data.sequence_length, tokens, kLargestMicroBatchTokens);
     }
-    if (recipe.memory.loss_chunks.value_or(1) > tokens) {
+    if (recipe.train.micro_batch && recipe.memory.loss_chunks.value_or(1) > tokens) {
       fail_usage("{}: memory.loss_chunks is {}; it must be auto, or at most the {} tokens of a micro-batch.",
                  place("memory.loss_chunks"), *recipe.memory.loss_chunks, tokens);
+    }
+  }
+
+  void recompute(const MemoryRecipe& memory) const {
+    if (memory.recompute_layers && !memory.recompute) {
+      fail_usage(
+          "{}: memory.recompute_layers is {}, but memory.recompute is auto, which finds the layers itself; name "
+          "what to recompute, or leave recompute_layers out.",
+          place("memory.recompute_layers"), *memory.recompute_layers);
     }
   }
 
@@ -93,6 +104,7 @@ void check_recipe(const LoadedRecipe& loaded, const std::string& name) {
   check.required("data.train", "a file, glob or folder, or a list of them");
   check.duration();
   check.batch(loaded.recipe);
+  check.recompute(loaded.recipe.memory);
   check.learning_rate(loaded.recipe.train);
 }
 

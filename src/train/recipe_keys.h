@@ -28,7 +28,7 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("train.steps", r.train.steps, Absent<Whole>{{1, INT64_MAX}});
   visit("train.epochs", r.train.epochs, Absent<Real>{{0, 1e9, false, true}});
   visit("train.tokens", r.train.tokens, Absent<Whole>{{1, INT64_MAX}});
-  visit("train.micro_batch", r.train.micro_batch, Whole{1, int64_t{1} << 24});
+  visit("train.micro_batch", r.train.micro_batch, AutoOr<Whole>{{1, int64_t{1} << 24}});
   visit("train.global_batch", r.train.global_batch, Whole{1, kLargest});
   visit("train.precision", r.train.precision, AutoOr<Choice<Precision>>{{kPrecisionWords}});
   visit("train.optimizer", r.train.optimizer, Choice<OptimizerKind>{kOptimizerWords});
@@ -51,10 +51,12 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("adapter.quantization", r.adapter.quantization, Choice<Quantization>{kQuantizationWords});
   visit("adapter.double_quantization", r.adapter.double_quantization, Flag{});
 
-  visit("memory.recompute", r.memory.recompute, Choice<RecomputeChoice>{kRecomputeWords});
+  visit("memory.recompute", r.memory.recompute, AutoOr<Choice<Recompute>>{{kRecomputeWords}});
+  visit("memory.recompute_layers", r.memory.recompute_layers, AutoOr<Whole>{{0, 1 << 20}, "all"});
   visit("memory.moments", r.memory.moments, Choice<MomentsFormat>{kMomentsWords});
   visit("memory.offload", r.memory.offload, Choices<Offload>{{kOffloadWords}});
   visit("memory.loss_chunks", r.memory.loss_chunks, AutoOr<Whole>{{1, kLargest}});
+  visit("memory.limit", r.memory.limit, AutoOr<Bytes>{});
 
   visit("parallel.data", r.parallel.data, AutoOr<Whole>{{1, 1 << 20}});
   visit("parallel.zero", r.parallel.zero, Whole{0, 3});

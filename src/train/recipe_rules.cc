@@ -161,6 +161,25 @@ int64_t Whole::read(const RecipeValue& value) const {
   return number;
 }
 
+int64_t Bytes::read(const RecipeValue& value) const {
+  const std::string text = scalar_text(value);
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string_view unit = std::string_view(text).substr(digits);
+  unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
+  constexpr std::string_view kUnits[2][5] = {{"B", "KB", "MB", "GB", "TB"}, {"", "KiB", "MiB", "GiB", "TiB"}};
+  double factor = unit.empty() ? 1 : 0;
+  for (const int binary : {0, 1}) {
+    for (int power = 0; power < 5; ++power) {
+      if (unit == kUnits[binary][power]) factor = std::pow(binary ? 1024.0 : 1000.0, power);
+    }
+  }
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number);
+  const double bytes = number * factor;
+  if (error != std::errc() || end != text.data() + digits || !(bytes >= 1 && bytes < 0x1p62)) fail_value(value);
+  return static_cast<int64_t>(bytes);
+}
+
 std::string Real::legal() const {
   const std::string low = fmt::format("{} {}", min_is_legal ? "from" : "above", min);
   if (std::isinf(max)) return "a number " + low + (min_is_legal ? " up" : "");

@@ -51,6 +51,14 @@ struct Whole {
   std::string write(int64_t value) const { return std::to_string(value); }
 };
 
+/// Bytes: a whole number with a unit, B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024). The
+/// unit may be left out; a number need not be whole where its unit makes it so.
+struct Bytes {
+  std::string legal() const { return "a size in bytes, as 24GiB, 24GB or 25769803776"; }
+  int64_t read(const RecipeValue& value) const;
+  std::string write(int64_t value) const { return std::to_string(value); }
+};
+
 struct Real {
   double min = 0;
   double max = 1;
@@ -146,21 +154,22 @@ struct Choices {
   }
 };
 
-/// `auto` for "absent", or what `Rule` says.
+/// A word, `auto` as a rule, for "absent", or what `Rule` says.
 template <class Rule>
 struct AutoOr {
   Rule rule;
+  std::string_view word = "auto";
 
-  std::string legal() const { return "auto, or " + rule.legal(); }
+  std::string legal() const { return fmt::format("{}, or {}", word, rule.legal()); }
   auto read(const RecipeValue& value) const {
     std::optional<decltype(rule.read(value))> result;
-    if (value.node.IsScalar() && value.node.Scalar() == "auto") return result;
+    if (value.node.IsScalar() && value.node.Scalar() == word) return result;
     result = rule.read(value);
     return result;
   }
   template <class T>
   std::string write(const std::optional<T>& value) const {
-    return value ? rule.write(*value) : "auto";
+    return value ? rule.write(*value) : std::string(word);
   }
 };
 

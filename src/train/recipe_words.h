@@ -29,9 +29,11 @@ inline constexpr Word<ScheduleKind> kScheduleWords[] = {{ScheduleKind::constant,
 inline constexpr Word<AdapterKind> kAdapterWords[] = {
     {AdapterKind::none, "none"}, {AdapterKind::lora, "lora"}, {AdapterKind::qlora, "qlora"}};
 inline constexpr Word<Quantization> kQuantizationWords[] = {{Quantization::nf4, "nf4"}, {Quantization::int8, "int8"}};
-inline constexpr Word<RecomputeChoice> kRecomputeWords[] = {
-    {RecomputeChoice::automatic, "auto"}, {RecomputeChoice::none, "none"},           {RecomputeChoice::norms, "norms"},
-    {RecomputeChoice::mlp, "mlp"},        {RecomputeChoice::attention, "attention"}, {RecomputeChoice::block, "block"}};
+inline constexpr Word<Recompute> kRecomputeWords[] = {{Recompute::none, "none"},
+                                                      {Recompute::norms, "norms"},
+                                                      {Recompute::mlp, "mlp"},
+                                                      {Recompute::attention, "attention"},
+                                                      {Recompute::block, "block"}};
 inline constexpr Word<MomentsFormat> kMomentsWords[] = {
     {MomentsFormat::fp32, "fp32"}, {MomentsFormat::bf16, "bf16"}, {MomentsFormat::int8, "int8"}};
 inline constexpr Word<Offload> kOffloadWords[] = {

@@ -1,6 +1,7 @@
 // From a recipe to everything that is fixed before the first step: model, tokenizer, data, number of steps, memory.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -9,7 +10,7 @@
 #include "data/datasets.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "train/engine_plan.h"
+#include "train/memory_budget.h"
 #include "train/recipe.h"
 
 namespace yoke {
@@ -24,9 +25,6 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::optional<std::string>& aske
 /// What a recipe makes of the engine. UserError (usage) where the model can't do what it says.
 EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DType compute);
 
-/// Bytes of a step's batches, which the loader holds three times.
-double loader_bytes(const EngineOptions& options);
-
 struct RunSetup {
   LoadedRecipe loaded;
   HfConfig config;
@@ -39,14 +37,19 @@ struct RunSetup {
   EngineOptions engine;
   DeviceRates rates;
   EnginePlan plan;
-  size_t resident_before = 0;  ///< bytes the process holds besides the arena
+  MemoryBudget budget;
+  size_t peak_of_setup = 0;  ///< bytes the process held at most until now
 
-  size_t planned_resident() const { return resident_before + plan.peak_bytes; }
+  /// Bytes that the process holds at most: while it trains, or held already when it was set up.
+  size_t planned_resident() const { return std::max(budget.outside() + plan.peak_bytes, peak_of_setup); }
   const Recipe& recipe() const { return loaded.recipe; }
 };
 
 /// Reads everything and plans the run. Every fault of the recipe, the model's files or the data is a UserError here,
 /// before anything is trained; a run that does not fit the memory too (does_not_fit), with settings that would.
 RunSetup set_up(const LoadedRecipe& loaded);
+
+/// UserError (does_not_fit) when the planned run no longer fits what is free now.
+void require_memory(const RunSetup& run);
 
 }  // namespace yoke

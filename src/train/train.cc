@@ -51,7 +51,9 @@ int train(const TrainOptions& options) {
     return 0;
   }
 
+  require_memory(run);  // others may have taken what was free when the run was planned
   const MemoryBlock block(run.plan.peak_bytes);
+  block.commit(run.device.threads());
   Arena arena(block.data(), block.bytes());
   Stream stream;
   stream.profiled = options.profile;

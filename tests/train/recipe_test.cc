@@ -97,7 +97,7 @@ output: runs/corpus
   want.train.clip_norm = 0;
   want.train.seed = 7;
   want.adapter = {AdapterKind::lora, 8, 16, 0.1, {"q_proj", "v_proj"}, Quantization::int8, false};
-  want.memory = {RecomputeChoice::block, MomentsFormat::int8, {Offload::optimizer, Offload::weights}, 8};
+  want.memory = {Recompute::block, {}, MomentsFormat::int8, {Offload::optimizer, Offload::weights}, 8, {}};
   want.parallel = {2, 3, 4, 5, 6};
   want.device = DeviceChoice::cpu;
   want.threads = 3;

@@ -1,0 +1,56 @@
+// Which settings of a run fit its memory, and which of them is the fastest: every candidate is a dry run of the engine.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/engine_plan.h"
+
+namespace yoke {
+
+/// What a search may change. None of it changes what is computed but for the order of sums (micro_batch).
+struct FitFreedom {
+  bool recompute = false;    ///< the setting, and for how many layers
+  bool loss_chunk = false;   ///< down to the smallest, and only where nothing fits otherwise
+  bool micro_batch = false;  ///< among the divisors of the global batch
+};
+
+struct Fit {
+  EngineOptions options;
+  EnginePlan plan;
+};
+
+class FitSearch {
+ public:
+  /// `budget`: bytes that the arena may take.
+  FitSearch(const Device& device, const ModelConfig& config, const DeviceRates& rates, double budget)
+      : device_(device), config_(config), rates_(rates), budget_(budget) {}
+
+  /// The fastest settings that fit; of those within 1 % of it, the ones that take least memory. Nothing when none fits.
+  std::optional<Fit> fastest(const EngineOptions& options, const FitFreedom& freedom) const;
+  /// The settings that take least, whether they fit or not.
+  Fit smallest(const EngineOptions& options, const FitFreedom& freedom) const;
+
+  EnginePlan plan(const EngineOptions& options) const { return plan_engine(device_, config_, options, rates_); }
+  bool fits(const EnginePlan& plan) const { return static_cast<double>(plan.peak_bytes) <= budget_; }
+
+ private:
+  std::optional<Fit> with_recompute(EngineOptions options, Recompute setting) const;
+  std::optional<Fit> search(const EngineOptions& options, const FitFreedom& freedom) const;
+
+  const Device& device_;
+  const ModelConfig& config_;
+  const DeviceRates& rates_;
+  double budget_;
+};
+
+/// The recipe keys that make `to` of `from`: "--train.micro_batch 2 --memory.recompute block".
+std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, const EngineOptions& to);
+
+/// Settings that fit where `asked` does not, each with its bytes, its time against `asked` and the flags for it, one a
+/// line after `command`; nothing when none fits. `command` is what the user typed.
+std::string fitting_settings(const FitSearch& search, const ModelConfig& config, const Fit& asked,
+                             const std::string& command);
+
+}  // namespace yoke

@@ -1,0 +1,78 @@
+#include "train/memory_budget.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace yoke {
+
+namespace {
+
+/// Bytes of a step's batches, which the loader holds three times.
+size_t loader_bytes(const EngineOptions& options) {
+  int64_t bytes = 3 * 4 * sizeof(int32_t);
+  for (const int64_t factor : {options.micro_batch, options.sequence_length, options.micro_batches}) {
+    bytes = checked_product(bytes, factor, "bytes of the batches of a step (train.global_batch)");
+  }
+  return static_cast<size_t>(bytes);
+}
+
+FitFreedom freedom_of(const Recipe& recipe) {
+  return {.recompute = !recipe.memory.recompute,
+          .loss_chunk = !recipe.memory.loss_chunks,
+          .micro_batch = !recipe.train.micro_batch};
+}
+
+std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
+
+std::string command_line(const LoadedRecipe& loaded) {
+  std::string command = "yoke train " + loaded.name;
+  for (const RecipeOverride& override : loaded.overrides) {
+    command += fmt::format(" --{} {}", override.key, override.value);
+  }
+  return command;
+}
+
+}  // namespace
+
+MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options) {
+  const size_t threads = static_cast<size_t>(recipe.threads.value_or(usable_cores()));
+  MemoryBudget budget{.before = resident_memory().now,
+                      .loader = loader_bytes(options),
+                      .runtime = (size_t{8} << 20) + threads * (size_t{1} << 20)};
+  budget.capacity = budget.before + available_memory();
+  if (recipe.memory.limit && static_cast<size_t>(*recipe.memory.limit) < budget.capacity) {
+    budget.capacity = static_cast<size_t>(*recipe.memory.limit);
+    budget.limited = true;
+  }
+  return budget;
+}
+
+Fit fit_recipe(const FitSearch& search, const Recipe& recipe, const EngineOptions& asked) {
+  const FitFreedom freedom = freedom_of(recipe);
+  if (auto fit = search.fastest(asked, freedom)) return std::move(*fit);
+  return search.smallest(asked, freedom);
+}
+
+void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConfig& config, const Fit& fit,
+            const MemoryBudget& budget) {
+  const size_t needed = budget.outside() + fit.plan.peak_bytes;
+  std::string text =
+      fmt::format("The run needs {} of memory ({} for the arena, {} for program, data and batches), and {} {}.",
+                  gib(needed), gib(fit.plan.peak_bytes), gib(budget.outside()),
+                  budget.limited ? "memory.limit is" : "this machine has free for it", gib(budget.capacity));
+  const std::string fitting = fitting_settings(search, config, fit, command_line(loaded));
+  if (!fitting.empty()) {
+    text += " These settings fit:" + fitting;
+  } else {
+    const Fit least = search.smallest(fit.options, {.recompute = true, .loss_chunk = true, .micro_batch = true});
+    text += fmt::format(
+        " Nothing that leaves the model as it is makes it fit: the smallest run ({}) needs {}. Use a shorter "
+        "data.sequence_length, a smaller model, or a machine with more memory.",
+        recipe_flags(config, {}, least.options), gib(budget.outside() + least.plan.peak_bytes));
+  }
+  throw UserError(ExitCode::does_not_fit, text);
+}
+
+}  // namespace yoke
