@@ -15,12 +15,17 @@ void linear_forward(Context& ctx, const TensorView& x, const TensorView& weight,
   matmul(ctx, {.a = x, .b = weight, .c = y, .bias = bias, .transpose_b = true});
 }
 
-void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
-                     const TensorView& dx, GradientStore& gradients, size_t row) {
+void linear_weight_backward(Context& ctx, const TensorView& x, const TensorView& dy, GradientStore& gradients,
+                            size_t row) {
   const auto slot = gradients.get(row);
   matmul(ctx, {.a = dy, .b = x, .c = slot.gradient, .transpose_a = true, .accumulate = slot.accumulate});
-  gradients.notify(row);
+}
+
+void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
+                     const TensorView& dx, GradientStore& gradients, size_t row) {
+  linear_weight_backward(ctx, x, dy, gradients, row);
   if (!dx.absent()) matmul(ctx, {.a = dy, .b = weight, .c = dx});
+  gradients.notify(row);  // last: the weight may change there
 }
 
 AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys) {

@@ -70,7 +70,10 @@ class Block {
 /// y = x W^T (+ bias): weights are stored [outputs, inputs].
 void linear_forward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& bias,
                     const TensorView& y);
-/// dW (+)= dy^T x into the store; dx = dy W unless dx is absent.
+/// dW (+)= dy^T x into the store, which is not told that the row is complete.
+void linear_weight_backward(Context& ctx, const TensorView& x, const TensorView& dy, GradientStore& gradients,
+                            size_t row);
+/// dW (+)= dy^T x into the store; dx = dy W unless dx is absent. Completes the row.
 void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
                      const TensorView& dx, GradientStore& gradients, size_t row);
 

@@ -3,8 +3,7 @@
 namespace yoke {
 
 ParameterBuffers::ParameterBuffers(Arena& arena, const char* name, const ParameterTable& table, DType dtype,
-                                   MemoryKind kind)
-    : dtype_(dtype) {
+                                   MemoryKind kind) {
   views_.reserve(table.size());
   for (const ParameterRow& row : table.rows()) views_.push_back(arena.allocate(name, dtype, row.shape, kind));
 }

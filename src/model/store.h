@@ -2,6 +2,8 @@
 // behind these calls.
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "device/context.h"
@@ -9,17 +11,16 @@
 
 namespace yoke {
 
-/// One tensor for each row of a parameter table, all of one type.
+/// One tensor for each row of a parameter table.
 class ParameterBuffers {
  public:
   ParameterBuffers() = default;
   ParameterBuffers(Arena& arena, const char* name, const ParameterTable& table, DType dtype, MemoryKind kind);
+  explicit ParameterBuffers(std::vector<TensorView> views) : views_(std::move(views)) {}
   const TensorView& operator[](size_t row) const { return views_[row]; }
   size_t size() const { return views_.size(); }
-  DType dtype() const { return dtype_; }
 
  private:
-  DType dtype_ = DType::f32;
   std::vector<TensorView> views_;
 };
 
@@ -40,7 +41,7 @@ class WeightStore {
 class GradientStore {
  public:
   struct Slot {
-    TensorView gradient;      ///< f32, shape of the parameter
+    TensorView gradient;      ///< shape of the parameter; f32, or for matrices, embedding and head perhaps bf16
     bool accumulate = false;  ///< something of this step is already in it
   };
 
@@ -54,12 +55,18 @@ class GradientStore {
     written_[row] = true;
     return {gradients_[row], accumulate};
   }
-  /// The micro-batch's contributions to this row are complete.
-  void notify(size_t row) { (void)row; }
+  /// The micro-batch's contributions to this row are complete, and its weight is not read again in this backward pass.
+  void notify(size_t row) {
+    if (consumer_) consumer_(row);
+  }
+  /// What notify() calls from now on: a gradient may be used up there and then, after which its memory may hold that of
+  /// another row. An empty function: nothing.
+  void consume_with(std::function<void(size_t row)> consumer) { consumer_ = std::move(consumer); }
 
  private:
   const ParameterBuffers& gradients_;
   std::vector<bool> written_;
+  std::function<void(size_t)> consumer_;
 };
 
 }  // namespace yoke

@@ -157,9 +157,12 @@ void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore
                         .dlogits = gradients == nullptr ? TensorView{} : logits,
                         .scale = options.scale});
     if (gradients != nullptr) {
-      linear_backward(ctx, x, head, logits, rows(gradient, first, count), *gradients, parameters_.head());
+      linear_weight_backward(ctx, x, logits, *gradients, parameters_.head());
+      matmul(ctx, {.a = logits, .b = head, .c = rows(gradient, first, count)});
     }
   }
+  // A tied head's gradient is complete with the embedding's share of it.
+  if (gradients != nullptr && parameters_.head() != parameters_.embedding()) gradients->notify(parameters_.head());
 }
 
 void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "device/transfer.h"
-#include "ops/adamw/adamw.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/sum_squares/sum_squares.h"
 
@@ -21,22 +20,68 @@ namespace {
 EngineOptions completed(const ModelConfig& config, EngineOptions options) {
   YOKE_ASSERT(options.micro_batch > 0 && options.sequence_length > 0 && options.micro_batches > 0);
   const int64_t tokens = checked_product(options.micro_batch, options.sequence_length, "micro_batch x sequence_length");
+  YOKE_ASSERT(options.fp32_master || options.compute == DType::bf16);
+  YOKE_ASSERT(options.gradients == DType::f32 || options.compute == DType::bf16);
+  YOKE_ASSERT(!options.consume_gradients || (options.micro_batches == 1 && options.compute != DType::f16));
   if (options.loss_chunk == 0) options.loss_chunk = default_loss_chunk(config, options.compute, tokens);
   return options;
 }
 
+ParameterBuffers make_master(Arena& arena, const ParameterTable& table, const EngineOptions& options) {
+  if (!options.fp32_master) return {arena, "weight", table, DType::bf16, MemoryKind::weights};
+  return {arena, "master weight", table, DType::f32, MemoryKind::master};
+}
+
+/// What blocks compute with: the master weights themselves, or a rounded copy.
+ParameterBuffers make_compute_weights(Arena& arena, const ParameterTable& table, const EngineOptions& options,
+                                      const ParameterBuffers& master) {
+  if (options.compute == DType::f32 || !options.fp32_master) return master;
+  return {arena, "weight", table, options.compute, MemoryKind::weights};
+}
+
+/// All gradients; or, where they are consumed, one memory for whichever is there. The gradient of a tied embedding
+/// lives from the loss to the end of backward, so it has its own.
+ParameterBuffers make_gradients(Arena& arena, const ParameterTable& table, const EngineOptions& options) {
+  const auto type_of = [&](const ParameterRow& row) { return row.decays() ? options.gradients : DType::f32; };
+  const auto has_own = [&](size_t i) {
+    return !options.consume_gradients || (i == table.embedding() && i == table.head());
+  };
+  int64_t shared_bytes = 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const auto size = static_cast<int64_t>(size_of(type_of(table[i])));
+    const int64_t bytes = checked_product(table[i].shape.elements(), size, "bytes of a gradient");
+    if (!has_own(i)) shared_bytes = std::max(shared_bytes, bytes);
+  }
+  TensorView shared;
+  if (shared_bytes > 0) shared = arena.allocate("gradient", DType::u8, {shared_bytes}, MemoryKind::gradients);
+  std::vector<TensorView> views;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const DType dtype = type_of(table[i]);
+    views.push_back(has_own(i) ? arena.allocate("gradient", dtype, table[i].shape, MemoryKind::gradients)
+                               : TensorView(shared.data, dtype, table[i].shape));
+  }
+  return ParameterBuffers(std::move(views));
+}
+
 }  // namespace
+
+size_t state_bytes(const ModelConfig& config, const EngineOptions& options) {
+  const ParameterTable table(config);
+  Arena arena;
+  make_compute_weights(arena, table, options, make_master(arena, table, options));
+  make_gradients(arena, table, options);
+  OptimizerState(arena, *make_optimizer(options.optimizer), table);
+  return arena.used();
+}
 
 Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& options)
     : transformer_(config, options.compute, options.recompute, options.recompute_layers),
       options_(completed(config, options)),
-      master_(ctx.arena, "master weight", transformer_.parameters(), DType::f32, MemoryKind::master),
-      compute_weights_(options.compute == DType::f32 ? master_
-                                                     : ParameterBuffers(ctx.arena, "weight", transformer_.parameters(),
-                                                                        options.compute, MemoryKind::weights)),
-      gradients_(ctx.arena, "gradient", transformer_.parameters(), DType::f32, MemoryKind::gradients),
-      m_(ctx.arena, "first moment", transformer_.parameters(), DType::f32, MemoryKind::moments),
-      v_(ctx.arena, "second moment", transformer_.parameters(), DType::f32, MemoryKind::moments),
+      optimizer_(make_optimizer(options.optimizer)),
+      master_(make_master(ctx.arena, transformer_.parameters(), options)),
+      compute_weights_(make_compute_weights(ctx.arena, transformer_.parameters(), options, master_)),
+      gradients_(make_gradients(ctx.arena, transformer_.parameters(), options)),
+      optimizer_state_(ctx.arena, *optimizer_, transformer_.parameters()),
       weight_store_(compute_weights_),
       gradient_store_(gradients_),
       batch_(ctx.arena, options.micro_batch, options.sequence_length),
@@ -51,19 +96,12 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
 void Engine::initialise(Context& ctx, uint64_t seed) {
   initialise_parameters(ctx, transformer_.config(), transformer_.parameters(), master_, seed);
   refresh_weights(ctx);
-  clear_moments(ctx);
+  clear_optimizer(ctx);
 }
 
 void Engine::refresh_weights(Context& ctx) {
-  if (options_.compute == DType::f32) return;
+  if (!has_copies()) return;
   for (size_t i = 0; i < master_.size(); ++i) convert(ctx, {.x = master_[i], .y = compute_weights_[i]});
-}
-
-void Engine::clear_moments(Context& ctx) {
-  for (size_t i = 0; i < m_.size(); ++i) {
-    fill(ctx, {.y = m_[i], .value = 0});
-    fill(ctx, {.y = v_[i], .value = 0});
-  }
 }
 
 DeviceBatch Engine::upload_batch(Context& ctx, const Batch& batch) const {
@@ -94,14 +132,16 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
 
   ctx.arena.enter_stage("step");
   gradient_store_.begin_step();
+  const bool consumed = options_.consume_gradients;
+  if (consumed) gradient_store_.consume_with([&](size_t row) { consume(ctx, row, update); });
   const double scale = update.loss_scale / static_cast<double>(result.supervised);
   for (int64_t m = 0; m < count; ++m) {
     forward_backward(ctx, micro_batches[static_cast<size_t>(m)], m, static_cast<float>(scale));
   }
   ctx.arena.enter("update");
-  for (size_t i = 0; i < gradients_.size(); ++i) {
-    const TensorView square = columns(reshape(row_squares_, {1, row_squares_.elements()}), static_cast<int64_t>(i), 1);
-    sum_squares(ctx, {.x = gradients_[i], .y = square});
+  gradient_store_.consume_with({});
+  for (size_t i = 0; i < gradients_.size() && !consumed; ++i) {
+    sum_squares(ctx, {.x = gradients_[i], .y = row_square(i)});
   }
 
   // The step's one wait for the device.
@@ -124,29 +164,38 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   }
   result.gradient_norm = std::sqrt(square_sum) / update.loss_scale;
   result.finite = std::isfinite(result.gradient_norm) && std::isfinite(result.loss_sum);
-  if (!result.finite) return result;
+  if (!result.finite || consumed) return result;
 
   const double clip = update.clip_norm > 0 ? std::min(1.0, update.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
-  update_rows(ctx, update, clip / update.loss_scale);
+  for (size_t i = 0; i < master_.size(); ++i) update_row(ctx, i, update, clip / update.loss_scale);
   return result;
 }
 
-void Engine::update_rows(Context& ctx, const UpdateOptions& update, double gradient_scale) {
-  for (size_t i = 0; i < master_.size(); ++i) {
-    const auto flat = [](const TensorView& t) { return reshape(t, {t.elements()}); };
-    adamw(ctx, {.master = flat(master_[i]),
-                .weight = options_.compute == DType::f32 ? TensorView{} : flat(compute_weights_[i]),
-                .gradient = flat(gradients_[i]),
-                .m = flat(m_[i]),
-                .v = flat(v_[i]),
-                .learning_rate = static_cast<float>(update.learning_rate),
-                .beta1 = static_cast<float>(update.beta1),
-                .beta2 = static_cast<float>(update.beta2),
-                .epsilon = static_cast<float>(update.epsilon),
-                .weight_decay = transformer_.parameters()[i].decays() ? static_cast<float>(update.weight_decay) : 0.0f,
-                .gradient_scale = static_cast<float>(gradient_scale),
-                .step = update.step});
-  }
+TensorView Engine::row_square(size_t row) const {
+  return columns(reshape(row_squares_, {1, row_squares_.elements()}), static_cast<int64_t>(row), 1);
+}
+
+void Engine::consume(Context& ctx, size_t row, const UpdateOptions& update) {
+  const TensorView square = row_square(row);
+  sum_squares(ctx, {.x = gradients_[row], .y = square});
+  double squared_norm = 0;
+  download(ctx, square, std::span(&squared_norm, 1));
+  if (!std::isfinite(squared_norm)) return;
+  const ParameterTable& table = transformer_.parameters();
+  const double share = static_cast<double>(master_[row].elements()) / static_cast<double>(table.elements());
+  const double most = update.clip_norm * std::sqrt(share), norm = std::sqrt(squared_norm) / update.loss_scale;
+  const double clip = most > 0 ? std::min(1.0, most / (norm + 1e-6)) : 1.0;
+  update_row(ctx, row, update, clip / update.loss_scale);
+}
+
+void Engine::update_row(Context& ctx, size_t row, const UpdateOptions& update, double gradient_scale) {
+  optimizer_->update(ctx, {.parameter = transformer_.parameters()[row],
+                           .weights = {master_[row], has_copies() ? compute_weights_[row] : TensorView{}},
+                           .gradient = gradients_[row],
+                           .state = optimizer_state_.of(row),
+                           .options = update,
+                           .gradient_scale = static_cast<float>(gradient_scale),
+                           .random = {update.seed, update_stream(update.step, row)}});
 }
 
 double Engine::evaluate(Context& ctx, const Batch& batch) {

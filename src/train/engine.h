@@ -8,34 +8,29 @@
 
 #include "data/batch.h"
 #include "model/transformer.h"
+#include "train/optimizer.h"
 
 namespace yoke {
 
 struct EngineOptions {
-  DType compute = DType::f32;   ///< f32, bf16 or f16; the master weights, moments and gradients are f32
+  DType compute = DType::f32;   ///< f32, bf16 or f16
   int64_t micro_batch = 1;      ///< sequences per forward pass at most
   int64_t sequence_length = 1;  ///< tokens per sequence
   int64_t micro_batches = 1;    ///< per optimizer step at most
   int64_t loss_chunk = 0;       ///< tokens whose logits exist at a time; 0: chosen by size
   Recompute recompute = Recompute::none;
   int64_t recompute_layers = -1;  ///< -1: all
-};
-
-/// What one optimizer update is told.
-struct UpdateOptions {
-  double learning_rate = 0;
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0;
-  double clip_norm = 0;   ///< 0: none
-  double loss_scale = 1;  ///< fp16
-  int64_t step = 1;       ///< Adam's count, 1 for the first update
+  OptimizerOptions optimizer;
+  bool fp32_master = true;  ///< false, with bf16 only: bf16 weights are all there is, updates are rounded at random
+  DType gradients = DType::f32;    ///< bf16, with bf16 only: those of norms and biases stay f32
+  bool consume_gradients = false;  ///< one micro-batch a step, not f16: see Engine::step
 };
 
 struct StepResult {
   double loss_sum = 0;  ///< over supervised tokens
   int64_t supervised = 0;
   double gradient_norm = 0;            ///< before clipping, unscaled
-  bool finite = true;                  ///< false: the update was skipped
+  bool finite = true;                  ///< false: the update was skipped (of consumed gradients: where not finite)
   int64_t first_bad_micro_batch = -1;  ///< the first whose loss is not finite
   std::vector<double> row_norms;       ///< gradient norm of each parameter row
   double loss() const { return loss_sum / static_cast<double>(supervised); }
@@ -50,19 +45,28 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   /// Random weights by the config's initializer_range.
   void initialise(Context& ctx, uint64_t seed);
-  /// To be called after master() was written from outside: rounds the compute copies.
+  /// To be called after master() was written from outside: rounds the compute copies, if there are any.
   void refresh_weights(Context& ctx);
 
-  /// f32, one view a row of transformer().parameters().
+  /// The weights that training changes, f32, or bf16 without fp32_master: one view a row of transformer().parameters().
   const ParameterBuffers& master() const { return master_; }
-  const ParameterBuffers& first_moments() const { return m_; }
-  const ParameterBuffers& second_moments() const { return v_; }
-  const ParameterBuffers& gradients() const { return gradients_; }
+  const OptimizerState& optimizer_state() const { return optimizer_state_; }
+  /// Of the last step; not for consumed gradients.
+  const ParameterBuffers& gradients() const {
+    YOKE_ASSERT(!options_.consume_gradients);
+    return gradients_;
+  }
   const WeightStore& weights() const { return weight_store_; }
-  void clear_moments(Context& ctx);
+  /// As before the first update.
+  void clear_optimizer(Context& ctx) { optimizer_state_.clear(ctx); }
 
   /// Forward and backward of all micro-batches and the update. Loss and gradient are those of one big batch: the sum of
   /// token losses over the supervised tokens of all micro-batches. A non-finite loss or gradient skips the update.
+  ///
+  /// With consume_gradients a parameter is updated as soon as backward has its gradient, whose memory then serves the
+  /// next one. Its share of the clipping norm is clip_norm sqrt(elements / all elements), so that the norm of the whole
+  /// clipped gradient is at most clip_norm. A gradient that is not finite is not applied; what was updated before it in
+  /// backward stays updated.
   StepResult step(Context& ctx, std::span<const Batch> micro_batches, const UpdateOptions& update);
 
   /// Sum of token losses, nothing kept.
@@ -74,12 +78,17 @@ class Engine {
  private:
   DeviceBatch upload_batch(Context& ctx, const Batch& batch) const;
   void forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale);
-  void update_rows(Context& ctx, const UpdateOptions& update, double gradient_scale);
+  bool has_copies() const { return options_.compute != DType::f32 && options_.fp32_master; }
+  TensorView row_square(size_t row) const;
+  void consume(Context& ctx, size_t row, const UpdateOptions& update);
+  void update_row(Context& ctx, size_t row, const UpdateOptions& update, double gradient_scale);
   double norm_of(Context& ctx, const TensorView& view);
 
   Transformer transformer_;
   EngineOptions options_;
-  ParameterBuffers master_, compute_weights_, gradients_, m_, v_;
+  std::unique_ptr<const Optimizer> optimizer_;
+  ParameterBuffers master_, compute_weights_, gradients_;
+  OptimizerState optimizer_state_;
   WeightStore weight_store_;
   GradientStore gradient_store_;
   DeviceBatch batch_;
@@ -89,5 +98,8 @@ class Engine {
 
 /// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 64 MiB, at least 64.
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
+
+/// Bytes that live as long as the run: weights, gradients and the optimizer's state.
+size_t state_bytes(const ModelConfig& config, const EngineOptions& options);
 
 }  // namespace yoke

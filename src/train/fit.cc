@@ -40,7 +40,7 @@ EngineOptions with_micro_batch(EngineOptions options, int64_t micro_batch) {
 
 /// The micro-batches that a search may try, largest first.
 std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedom& freedom) {
-  if (!freedom.micro_batch) return {options.micro_batch};
+  if (!freedom.micro_batch || options.consume_gradients) return {options.micro_batch};
   const int64_t global = options.micro_batch * options.micro_batches;
   std::set<int64_t, std::greater<>> divisors;
   for (int64_t d = 1; d * d <= global; ++d) {
@@ -103,7 +103,7 @@ std::optional<Fit> FitSearch::fastest(const EngineOptions& options, const FitFre
 
 Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom) const {
   EngineOptions least = options;
-  if (freedom.micro_batch) least = with_micro_batch(least, 1);
+  if (freedom.micro_batch && !options.consume_gradients) least = with_micro_batch(least, 1);
   if (freedom.loss_chunk) least.loss_chunk = kSmallestLossChunk;
   Fit best{least, plan(least)};
   if (!freedom.recompute) return best;

@@ -12,17 +12,18 @@
 
 #include "data/options.h"
 #include "model/activations.h"
+#include "train/optimizer.h"
 
 namespace yoke {
 
 enum class Initialisation { pretrained, random };
 enum class DataFormat { text, jsonl, chat, alpaca, sharegpt, tokens };
 enum class Precision { bf16, fp16, fp32 };
-enum class OptimizerKind { adamw };
 enum class ScheduleKind { constant, linear, cosine, wsd };
 enum class AdapterKind { none, lora, qlora };
 enum class Quantization { nf4, int8 };
-enum class MomentsFormat { fp32, bf16, int8 };
+enum class MasterFormat { fp32, none };
+enum class GradientsFormat { fp32, bf16 };
 enum class Offload { optimizer, activations, weights };
 enum class DeviceChoice { automatic, cpu, cuda };
 
@@ -66,7 +67,8 @@ struct TrainRecipe {
   double weight_decay = 0.1;
   std::array<double, 2> betas{0.9, 0.95};
   double epsilon = 1e-8;
-  double clip_norm = 1.0;  ///< 0: no clipping
+  std::optional<double> momentum;  ///< of muon and sgd; absent: 0.95 and 0.9
+  double clip_norm = 1.0;          ///< 0: no clipping
   int64_t seed = 1;
   bool operator==(const TrainRecipe&) const = default;
 };
@@ -89,6 +91,9 @@ struct MemoryRecipe {
   std::vector<Offload> offload;        ///< empty: none
   std::optional<int64_t> loss_chunks;  ///< absent: auto
   std::optional<int64_t> limit;        ///< most bytes the process may take; absent: auto, what the machine has free
+  MasterFormat master = MasterFormat::fp32;
+  GradientsFormat gradients = GradientsFormat::fp32;
+  bool consume_gradients = false;
   bool operator==(const MemoryRecipe&) const = default;
 };
 

@@ -70,6 +70,46 @@ class Checker {
     }
   }
 
+  void formats(const Recipe& recipe) const {
+    const auto needs_bf16 = [&](std::string_view key, bool asked, std::string_view value, std::string_view why) {
+      if (!asked || recipe.train.precision == Precision::bf16) return;
+      const std::string_view precision =
+          recipe.train.precision ? word_of<Precision>(*recipe.train.precision, kPrecisionWords) : "auto";
+      fail_usage("{}: {} is {}, {}; train.precision is {} and must be bf16 for that.", place(key), key, value, why,
+                 precision);
+    };
+    const MemoryRecipe& memory = recipe.memory;
+    const std::string_view optimizer = word_of<OptimizerKind>(recipe.train.optimizer, kOptimizerWords);
+    if (recipe.train.optimizer == OptimizerKind::adafactor && memory.moments != MomentsFormat::fp32) {
+      fail_usage(
+          "{}: memory.moments is {}; train.optimizer adafactor keeps no moment of a matrix but its rows' and columns' "
+          "means, which are fp32: use fp32.",
+          place("memory.moments"), word_of<MomentsFormat>(memory.moments, kMomentsWords));
+    }
+    const bool has_momentum =
+        recipe.train.optimizer == OptimizerKind::muon || recipe.train.optimizer == OptimizerKind::sgd;
+    if (recipe.train.momentum && !has_momentum) {
+      fail_usage("{}: train.momentum is for the optimizers muon and sgd; train.optimizer is {}. Leave it out.",
+                 place("train.momentum"), optimizer);
+    }
+    needs_bf16("memory.master", memory.master == MasterFormat::none, "none", "which keeps the weights in bf16 alone");
+    needs_bf16("memory.gradients", memory.gradients == GradientsFormat::bf16, "bf16", "which sums gradients in bf16");
+    if (!memory.consume_gradients) return;
+    const std::string& at = place("memory.consume_gradients");
+    if (recipe.train.micro_batch && recipe.train.global_batch != *recipe.train.micro_batch) {
+      fail_usage(
+          "{}: memory.consume_gradients is true, so that nothing can accumulate; train.global_batch is {} and must be "
+          "train.micro_batch, which is {}.",
+          at, recipe.train.global_batch, *recipe.train.micro_batch);
+    }
+    if (recipe.train.precision == Precision::fp16) {
+      fail_usage(
+          "{}: memory.consume_gradients is true; train.precision fp16 must be able to skip whole steps when its loss "
+          "scale overflows, so bf16 and fp32 are legal with it.",
+          at);
+    }
+  }
+
   void learning_rate(const TrainRecipe& train) const {
     if (train.schedule == ScheduleKind::wsd && !train.decay_steps) {
       fail_usage("{}: schedule wsd needs train.decay_steps, the number of steps at the end in which the rate falls.",
@@ -105,6 +145,7 @@ void check_recipe(const LoadedRecipe& loaded, const std::string& name) {
   check.duration();
   check.batch(loaded.recipe);
   check.recompute(loaded.recipe.memory);
+  check.formats(loaded.recipe);
   check.learning_rate(loaded.recipe.train);
 }
 
@@ -126,9 +167,6 @@ void check_supported(const Recipe& recipe) {
   }
   if (recipe.adapter.type != AdapterKind::none) {
     not_built("adapter.type", word_of<AdapterKind>(recipe.adapter.type, kAdapterWords), "none");
-  }
-  if (recipe.memory.moments != MomentsFormat::fp32) {
-    not_built("memory.moments", word_of<MomentsFormat>(recipe.memory.moments, kMomentsWords), "fp32");
   }
   if (!recipe.memory.offload.empty()) {
     not_built("memory.offload", word_of<Offload>(recipe.memory.offload[0], kOffloadWords), "none");

@@ -40,6 +40,7 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("train.weight_decay", r.train.weight_decay, Real{0, kInfinity});
   visit("train.betas", r.train.betas, RealPair{{0, 1, true, false}});
   visit("train.epsilon", r.train.epsilon, Real{0, 1, false, true});
+  visit("train.momentum", r.train.momentum, Absent<Real>{{0, 1, true, false}});
   visit("train.clip_norm", r.train.clip_norm, Real{0, kInfinity});
   visit("train.seed", r.train.seed, Whole{0, INT64_MAX});
 
@@ -54,6 +55,9 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("memory.recompute", r.memory.recompute, AutoOr<Choice<Recompute>>{{kRecomputeWords}});
   visit("memory.recompute_layers", r.memory.recompute_layers, AutoOr<Whole>{{0, 1 << 20}, "all"});
   visit("memory.moments", r.memory.moments, Choice<MomentsFormat>{kMomentsWords});
+  visit("memory.master", r.memory.master, Choice<MasterFormat>{kMasterWords});
+  visit("memory.gradients", r.memory.gradients, Choice<GradientsFormat>{kGradientsWords});
+  visit("memory.consume_gradients", r.memory.consume_gradients, Flag{});
   visit("memory.offload", r.memory.offload, Choices<Offload>{{kOffloadWords}});
   visit("memory.loss_chunks", r.memory.loss_chunks, AutoOr<Whole>{{1, kLargest}});
   visit("memory.limit", r.memory.limit, AutoOr<Bytes>{});

@@ -21,7 +21,10 @@ inline constexpr Word<DataFormat> kDataFormatWords[] = {
     {DataFormat::alpaca, "alpaca"}, {DataFormat::sharegpt, "sharegpt"}, {DataFormat::tokens, "tokens"}};
 inline constexpr Word<Precision> kPrecisionWords[] = {
     {Precision::bf16, "bf16"}, {Precision::fp16, "fp16"}, {Precision::fp32, "fp32"}};
-inline constexpr Word<OptimizerKind> kOptimizerWords[] = {{OptimizerKind::adamw, "adamw"}};
+inline constexpr Word<OptimizerKind> kOptimizerWords[] = {{OptimizerKind::adamw, "adamw"},
+                                                          {OptimizerKind::muon, "muon"},
+                                                          {OptimizerKind::adafactor, "adafactor"},
+                                                          {OptimizerKind::sgd, "sgd"}};
 inline constexpr Word<ScheduleKind> kScheduleWords[] = {{ScheduleKind::constant, "constant"},
                                                         {ScheduleKind::linear, "linear"},
                                                         {ScheduleKind::cosine, "cosine"},
@@ -36,6 +39,9 @@ inline constexpr Word<Recompute> kRecomputeWords[] = {{Recompute::none, "none"},
                                                       {Recompute::block, "block"}};
 inline constexpr Word<MomentsFormat> kMomentsWords[] = {
     {MomentsFormat::fp32, "fp32"}, {MomentsFormat::bf16, "bf16"}, {MomentsFormat::int8, "int8"}};
+inline constexpr Word<MasterFormat> kMasterWords[] = {{MasterFormat::fp32, "fp32"}, {MasterFormat::none, "none"}};
+inline constexpr Word<GradientsFormat> kGradientsWords[] = {{GradientsFormat::fp32, "fp32"},
+                                                            {GradientsFormat::bf16, "bf16"}};
 inline constexpr Word<Offload> kOffloadWords[] = {
     {Offload::optimizer, "optimizer"}, {Offload::activations, "activations"}, {Offload::weights, "weights"}};
 inline constexpr Word<DeviceChoice> kDeviceWords[] = {

@@ -33,6 +33,13 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::optional<std::string>& aske
 
 namespace {
 
+OptimizerOptions optimizer_options(const Recipe& recipe) {
+  const OptimizerKind kind = recipe.train.optimizer;
+  return {.kind = kind,
+          .moments = recipe.memory.moments,
+          .momentum = recipe.train.momentum.value_or(kind == OptimizerKind::muon ? 0.95 : 0.9)};
+}
+
 /// Optimizer steps, and the rows at which the loader ends (0: never).
 void set_duration(RunSetup& run) {
   const TrainRecipe& train = run.recipe().train;
@@ -76,13 +83,18 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
     fail_usage("memory.recompute_layers is {}; the model has {} layers.", *recipe.memory.recompute_layers,
                model.layers);
   }
-  const int64_t micro_batch = train.micro_batch.value_or(1);
+  // Where nothing may accumulate, auto is the whole batch.
+  const int64_t micro_batch = train.micro_batch.value_or(recipe.memory.consume_gradients ? train.global_batch : 1);
   EngineOptions options{.compute = compute,
                         .micro_batch = micro_batch,
                         .sequence_length = recipe.data.sequence_length,
                         .micro_batches = train.global_batch / micro_batch,
                         .recompute = recipe.memory.recompute.value_or(Recompute::none),
-                        .recompute_layers = recipe.memory.recompute_layers.value_or(-1)};
+                        .recompute_layers = recipe.memory.recompute_layers.value_or(-1),
+                        .optimizer = optimizer_options(recipe),
+                        .fp32_master = recipe.memory.master == MasterFormat::fp32,
+                        .gradients = recipe.memory.gradients == GradientsFormat::bf16 ? DType::bf16 : DType::f32,
+                        .consume_gradients = recipe.memory.consume_gradients};
   if (recipe.memory.loss_chunks) {
     const int64_t tokens = micro_batch * recipe.data.sequence_length;
     options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;

@@ -40,7 +40,8 @@ StepResult Trainer::step(const StepData& data) {
                        .weight_decay = train.weight_decay,
                        .clip_norm = train.clip_norm,
                        .loss_scale = engine_.options().compute == DType::f16 ? scaler_.scale() : 1.0,
-                       .step = step});
+                       .step = step,
+                       .seed = static_cast<uint64_t>(train.seed)});
 }
 
 bool Trainer::accept(const StepResult& result, const StepData& data) {
@@ -68,7 +69,9 @@ bool Trainer::accept(const StepResult& result, const StepData& data) {
       result.first_bad_micro_batch >= 0
           ? fmt::format("the loss of micro-batch {} of {}", result.first_bad_micro_batch + 1, data.batches.size())
           : "the gradient";
-  log::warn("step {}: {} is not finite; update skipped ({})", state_.step + 1, what, where);
+  const char* left_out =
+      engine_.options().consume_gradients ? "tensors without a finite gradient not updated" : "update skipped";
+  log::warn("step {}: {} is not finite; {} ({})", state_.step + 1, what, left_out, where);
   if (++bad_steps_ >= kMaxBadSteps) {
     stop_non_finite(
         fmt::format("Training became non-finite: {} at step {}, {} times in a row ({}). Use a smaller "

@@ -4,6 +4,7 @@
 #include "checkpoint/hf_model.h"
 #include "checkpoint/training_state.h"
 #include "device/transfer.h"
+#include "train/recipe_words.h"
 
 namespace yoke {
 
@@ -43,15 +44,27 @@ TrainingState from_json(const nlohmann::json& j) {
   return s;
 }
 
-struct StateTensors {
-  const char* prefix;
-  const ParameterBuffers& buffers;
+/// What decides which tensors a state has and what they mean.
+nlohmann::json formats(const RunSetup& run) {
+  const Recipe& recipe = run.recipe();
+  return {{"train.optimizer", word_of<OptimizerKind>(recipe.train.optimizer, kOptimizerWords)},
+          {"memory.moments", word_of<MomentsFormat>(recipe.memory.moments, kMomentsWords)},
+          {"memory.master", word_of<MasterFormat>(recipe.memory.master, kMasterWords)}};
+}
+
+struct StateTensor {
+  std::string name;
+  TensorView view;
 };
 
-std::vector<StateTensors> state_tensors(const Engine& engine) {
-  return {{"weights.", engine.master()},
-          {"moments.first.", engine.first_moments()},
-          {"moments.second.", engine.second_moments()}};
+std::vector<StateTensor> state_tensors(const Engine& engine) {
+  const ParameterTable& table = engine.transformer().parameters();
+  std::vector<StateTensor> tensors;
+  for (size_t i = 0; i < table.size(); ++i) tensors.push_back({"weights." + table[i].name, engine.master()[i]});
+  for (const OptimizerState::Tensor& tensor : engine.optimizer_state().tensors()) {
+    tensors.push_back({fmt::format("{}.{}", tensor.row.name, table[tensor.parameter].name), tensor.view});
+  }
+  return tensors;
 }
 
 void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
@@ -65,30 +78,36 @@ void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
         "output folder.",
         checkpoint.path().string(), what);
   }
+  const nlohmann::json want_formats = formats(run), found_formats = checkpoint.state().at("formats");
+  for (const auto& [key, value] : want_formats.items()) {
+    const std::string setting = value.get<std::string>(), saved = found_formats.at(key).get<std::string>();
+    if (setting == saved) continue;
+    fail_usage(
+        "{} was saved by a run with {} {}, this one has {}. Use --{} {}, or start anew in another output folder.",
+        checkpoint.path().string(), key, saved, setting, key, saved);
+  }
 }
 
 }  // namespace
 
 void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state) {
-  const ParameterTable& table = engine.transformer().parameters();
   std::vector<StatePiece> pieces;
-  for (const auto& [prefix, buffers] : state_tensors(engine)) {
-    for (size_t i = 0; i < table.size(); ++i) {
-      const TensorView tensor = buffers[i];
-      const auto view = [&ctx, tensor] {
-        TensorView host;
-        read_through_host(ctx, tensor, [&](const TensorView& t) { host = t; });
-        return host;
-      };
-      pieces.push_back({.name = prefix + table[i].name,
-                        .dtype = DType::f32,
-                        .global = table[i].shape,
-                        .region = Region::whole(table[i].shape),
-                        .view = view});
-    }
+  for (const StateTensor& state_tensor : state_tensors(engine)) {
+    const TensorView tensor = state_tensor.view;
+    const auto view = [&ctx, tensor] {
+      TensorView host;
+      read_through_host(ctx, tensor, [&](const TensorView& t) { host = t; });
+      return host;
+    };
+    pieces.push_back({.name = state_tensor.name,
+                      .dtype = tensor.dtype,
+                      .global = tensor.shape,
+                      .region = Region::whole(tensor.shape),
+                      .view = view});
   }
-  save_checkpoint(checkpoint_folder(run), state.step, {{"identity", identity(run)}, {"training", to_json(state)}},
-                  pieces, static_cast<int>(run.recipe().checkpoint.keep));
+  save_checkpoint(checkpoint_folder(run), state.step,
+                  {{"identity", identity(run)}, {"formats", formats(run)}, {"training", to_json(state)}}, pieces,
+                  static_cast<int>(run.recipe().checkpoint.keep));
 }
 
 std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx, const std::string& resume) {
@@ -116,13 +135,10 @@ std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Conte
   } catch (const nlohmann::json::exception&) {
     fail_file("{}: is not a checkpoint of yoke train.", checkpoint->path().string());
   }
-  const ParameterTable& table = engine.transformer().parameters();
-  for (const auto& [prefix, buffers] : state_tensors(engine)) {
-    for (size_t i = 0; i < table.size(); ++i) {
-      write_through_host(ctx, buffers[i], [&](const TensorView& host) {
-        checkpoint->read(prefix + table[i].name, table[i].shape, Region::whole(table[i].shape), host);
-      });
-    }
+  for (const auto& [name, tensor] : state_tensors(engine)) {
+    write_through_host(ctx, tensor, [&](const TensorView& host) {
+      checkpoint->read(name, host.shape, Region::whole(host.shape), host);
+    });
   }
   engine.refresh_weights(ctx);
   log::info("resumed from {} (step {})", checkpoint->path().string(), state.step);
@@ -135,7 +151,7 @@ void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx) {
     write_through_host(ctx, engine.master()[i], [&](const TensorView& host) { reader.read(i, host); });
   }
   engine.refresh_weights(ctx);
-  engine.clear_moments(ctx);
+  engine.clear_optimizer(ctx);
 }
 
 void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder) {

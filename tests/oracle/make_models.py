@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import optimizers
 import reference_model
 import variants
 
@@ -44,18 +45,14 @@ def write_gradients(folder, config):
     save_file({n: t.float().contiguous() for n, t in expected.items()}, folder / "expected_fp32.safetensors")
 
 
-def train(folder, config, batches, dtype):
-    """Losses and gradient norms of STEPS steps of AdamW, by PyTorch's own optimizer and clipping."""
+def train(folder, config, batches, dtype, make_optimizer=optimizers.adamw, peak_rate=PEAK_RATE):
+    """Losses and gradient norms of STEPS steps, by PyTorch's clipping and, but for Muon, published optimizers."""
     parameters = trainable(folder, dtype)
-    decayed = [p for p in parameters.values() if p.ndim == 2]
-    others = [p for p in parameters.values() if p.ndim == 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": WEIGHT_DECAY},
-                                   {"params": others, "weight_decay": 0.0}], betas=BETAS, eps=EPSILON)
+    optimizer = make_optimizer(parameters, BETAS, EPSILON, WEIGHT_DECAY)
     losses, norms, rates = [], [], []
     for step in range(STEPS):
-        rate = PEAK_RATE * min(1.0, (step + 1) / WARM_UP)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        rate = peak_rate * min(1.0, (step + 1) / WARM_UP)
+        optimizer.set_rate(rate)
         used = [batches[(step * MICRO_BATCHES + i) % CYCLE] for i in range(MICRO_BATCHES)]
         count = sum(reference_model.supervised(b) for b in used)
         optimizer.zero_grad()
@@ -85,6 +82,13 @@ def write_training(folder, config):
         "steps": STEPS, "micro_batches": MICRO_BATCHES, "cycle": CYCLE, "betas": BETAS, "epsilon": EPSILON,
         "weight_decay": WEIGHT_DECAY, "clip_norm": CLIP_NORM, "learning_rates": rates, "losses": losses,
         "gradient_norms": norms, "pytorch_fp32_largest_difference": strayed}, indent=1) + "\n")
+    for name, (make_optimizer, peak_rate) in optimizers.OTHERS.items():
+        losses, norms, rates = train(folder, config, batches, torch.float64, make_optimizer, peak_rate)
+        losses_fp32, _, _ = train(folder, config, batches, torch.float32, make_optimizer, peak_rate)
+        (folder / f"losses_50_{name}.json").write_text(json.dumps({
+            "weight_decay": WEIGHT_DECAY, "clip_norm": CLIP_NORM, "learning_rates": rates, "losses": losses,
+            "gradient_norms": norms,
+            "pytorch_fp32_largest_difference": max(abs(a - b) for a, b in zip(losses, losses_fp32))}, indent=1) + "\n")
     return strayed
 
 
@@ -108,7 +112,7 @@ def main():
         sys.exit(__doc__)
     out = pathlib.Path(sys.argv[1])
     here = pathlib.Path(__file__).resolve().parent
-    sources = ("make_models.py", "variants.py", "reference_model.py", "requirements.txt")
+    sources = ("make_models.py", "optimizers.py", "variants.py", "reference_model.py", "requirements.txt")
     stamp = hashlib.sha256(b"".join((here / s).read_bytes() for s in sources)).hexdigest()
     stamp_file = out / "stamp"
     if stamp_file.exists() and stamp_file.read_text() == stamp:

@@ -63,7 +63,7 @@ struct Model {
     const WeightReader reader(folder, engine->transformer().parameters());
     for (size_t i = 0; i < engine->master().size(); ++i) reader.read(i, engine->master()[i]);
     engine->refresh_weights(ctx);
-    engine->clear_moments(ctx);
+    engine->clear_optimizer(ctx);
   }
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -165,11 +165,13 @@ TEST_P(OracleTest, RecomputationChangesNothing) {
   }
 }
 
-TEST_P(OracleTest, FiftySteps) {
-  std::ifstream in(GetParam() / "losses_50.json");
+/// Fifty steps with an optimizer, along the curve in `name`.
+void expect_curve(const std::filesystem::path& folder, const std::string& name, const OptimizerOptions& optimizer) {
+  SCOPED_TRACE(name);
+  std::ifstream in(folder / name);
   const nlohmann::json curve = nlohmann::json::parse(in);
-  const SafetensorsFile file(GetParam() / "train_batches.safetensors");
-  Model model(GetParam(), {.compute = DType::f32});
+  const SafetensorsFile file(folder / "train_batches.safetensors");
+  Model model(folder, {.compute = DType::f32, .optimizer = optimizer});
   for (size_t t = 0; t < 50; ++t) {
     const auto micro = [&](size_t i) { return read_batch(file, fmt::format("{}.", i % 8)); };
     const StepResult result = model.engine->step(model.ctx, {{micro(2 * t), micro(2 * t + 1)}},
@@ -181,6 +183,13 @@ TEST_P(OracleTest, FiftySteps) {
     const double norm = curve.at("gradient_norms")[t];
     ASSERT_NEAR(result.gradient_norm, norm, 1e-3 * norm) << "step " << t;
   }
+}
+
+TEST_P(OracleTest, FiftySteps) {
+  expect_curve(GetParam(), "losses_50.json", {});
+  expect_curve(GetParam(), "losses_50_sgd.json", {.kind = OptimizerKind::sgd, .momentum = 0.9});
+  expect_curve(GetParam(), "losses_50_adafactor.json", {.kind = OptimizerKind::adafactor});
+  expect_curve(GetParam(), "losses_50_muon.json", {.kind = OptimizerKind::muon, .momentum = 0.95});
 }
 
 // Row 0 is one document: its logits, entered in pieces of all sizes through the key/value cache.

@@ -181,7 +181,7 @@ TEST(Recipe, BadRecipesAreNamed) {
       {"train: {steps: 1, learning_rate: fast}", "train.learning_rate is 'fast'|a number above 0"},
       {"train: {steps: 1, precision: bf61}", "train.precision is 'bf61'|auto, or bf16 | fp16 | fp32|'bf16'"},
       {"train: {steps: 1, schedule: cosin}", "constant | linear | cosine | wsd|Did you mean 'cosine'"},
-      {"train: {steps: 1, optimizer: sgd}", "train.optimizer is 'sgd'|adamw"},
+      {"train: {steps: 1, optimizer: adamsgd}", "train.optimizer is 'adamsgd'|adamw"},
       {"train: {steps: 1, betas: 0.9}", "train.betas is '0.9'|a list of two"},
       {"train: {steps: 1, betas: [0.9, 1]}", "train.betas|to below 1"},
       {"train: {steps: 1, betas: [0.9, [1]]}", "train.betas"},
@@ -223,6 +223,16 @@ TEST(Recipe, BadRecipesAreNamed) {
       {"train:\n\tsteps: 1", "is not YAML"},
       {"train: {steps: 1}\n---\na: 1", "2 YAML documents"},
       {"train: {steps: 1}\noutput: *.txt", "r.yaml:4|quoted"},
+      {"train: {steps: 1}\nmemory: {master: none}",
+       "r.yaml:4|memory.master is none|train.precision is auto and must be bf16"},
+      {"train: {steps: 1, precision: fp32}\nmemory: {gradients: bf16}",
+       "r.yaml:4|train.precision is fp32 and must be bf16"},
+      {"train: {steps: 1, global_batch: 2}\nmemory: {consume_gradients: true}",
+       "r.yaml:4|train.global_batch is 2 and must be train.micro_batch, which is 1"},
+      {"train: {steps: 1, precision: fp16}\nmemory: {consume_gradients: true}",
+       "r.yaml:4|precision fp16|bf16 and fp32"},
+      {"train: {steps: 1, optimizer: adafactor}\nmemory: {moments: int8}", "r.yaml:4|memory.moments is int8|use fp32"},
+      {"train: {steps: 1, momentum: 0.5}", "r.yaml:3|train.momentum|train.optimizer is adamw"},
       {"train: {steps: 1}\noutput: \"\xff\xfe\"", "is not UTF-8 text"},
   };
   for (const Bad& bad : cases) {
@@ -360,14 +370,20 @@ TEST(Recipe, ResolvedYamlReadsBackTheSame) {
 }
 
 TEST(Recipe, WhatIsNotBuiltSaysSo) {
-  const std::vector<RecipeOverride> cases = {
-      {"data.format", "chat"},    {"data.format", "alpaca"},  {"data.format", "sharegpt"},
-      {"adapter.type", "lora"},   {"adapter.type", "qlora"},
+  const std::vector<RecipeOverride> cases = {{"data.format", "chat"},
+                                             {"data.format", "alpaca"},
+                                             {"data.format", "sharegpt"},
+                                             {"adapter.type", "lora"},
+                                             {"adapter.type", "qlora"},
 
-      {"memory.moments", "bf16"}, {"memory.moments", "int8"}, {"memory.offload", "optimizer"},
-      {"parallel.data", "2"},     {"parallel.zero", "2"},     {"parallel.tensor", "2"},
-      {"parallel.pipeline", "2"}, {"parallel.context", "2"},  {"device", "cuda"},
-      {"log.tensorboard", "true"}};
+                                             {"memory.offload", "optimizer"},
+                                             {"parallel.data", "2"},
+                                             {"parallel.zero", "2"},
+                                             {"parallel.tensor", "2"},
+                                             {"parallel.pipeline", "2"},
+                                             {"parallel.context", "2"},
+                                             {"device", "cuda"},
+                                             {"log.tensorboard", "true"}};
   for (const RecipeOverride& override : cases) {
     const Recipe recipe = parse(kSmallest, {override});
     const std::string message = message_of([&] { check_supported(recipe); });

@@ -50,6 +50,39 @@ TEST_F(Resume, GoesOnBitForBitInSixteenBits) {
   }
 }
 
+/// Settings that decide what an optimizer keeps; each run goes on bit for bit.
+TEST_F(Resume, GoesOnBitForBitWhateverTheOptimizerKeeps) {
+  write_config("wide", {{"hidden_size", 64}, {"intermediate_size", 96}});  // most matrices are large enough for int8
+  const std::vector<Overrides> all = {
+      {{"memory.moments", "bf16"}, {"memory.master", "none"}, {"memory.gradients", "bf16"}},
+      {{"memory.moments", "int8"}, {"memory.consume_gradients", "true"}, {"train.micro_batch", "4"}},
+      {{"train.optimizer", "muon"}, {"memory.moments", "bf16"}},
+      {{"train.optimizer", "adafactor"}, {"memory.master", "none"}},
+      {{"train.optimizer", "sgd"}, {"memory.moments", "int8"}},
+      {{"train.optimizer", "sgd"}, {"train.momentum", "0"}}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(fmt::format("{}", all[i]));
+    Overrides overrides = all[i];
+    overrides.insert({{"model.path", at("wide")}, {"train.precision", "bf16"}, {"checkpoint.every", "13"}});
+    overrides["output"] = at(fmt::format("whole{}", i));
+    expect_done(overrides);
+    copy_until(fmt::format("whole{}", i), fmt::format("parts{}", i), 13);
+    overrides["output"] = at(fmt::format("parts{}", i));
+    expect_done(overrides, "auto");
+    expect_same_run(folder_ / fmt::format("parts{}", i), folder_ / fmt::format("whole{}", i), step_name(30));
+  }
+}
+
+TEST_F(Resume, AStateOfOtherFormatsIsRefused) {
+  expect_done({{"checkpoint.every", "0"}});
+  expect_refused(ExitCode::usage, {{"memory.moments", "int8"}},
+                 {"memory.moments fp32, this one has int8", "--memory.moments fp32"}, "auto");
+  expect_refused(ExitCode::usage, {{"train.optimizer", "muon"}},
+                 {"train.optimizer adamw, this one has muon", "--train.optimizer adamw"}, "auto");
+  expect_refused(ExitCode::usage, {{"memory.master", "none"}, {"train.precision", "bf16"}},
+                 {"memory.master fp32, this one has none"}, "auto");
+}
+
 // A run that stopped where its recipe said so, not by an accident.
 TEST_F(Resume, ALongerRunGoesOnFromAShorterOne) {
   const Overrides constant{{"train.schedule", "constant"}, {"evaluate.every", "5"}};

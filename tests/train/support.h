@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "base/file.h"
@@ -62,6 +63,28 @@ inline std::string tiny_text(size_t bytes, uint64_t seed = 1) {
   return text;
 }
 
+inline constexpr int64_t kBatchLength = 32;
+
+/// Random tokens, one document a row, `supervised` of its targets spread at random.
+inline Batch random_batch(int64_t rows, int64_t supervised, uint64_t seed, int64_t length = kBatchLength) {
+  Batch batch{.rows = rows, .length = length, .supervised = supervised};
+  const RandomStream random{seed, 7};
+  const auto size = static_cast<size_t>(rows * length);
+  std::vector<size_t> order(size);
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = size - 1; i > 0; --i) std::swap(order[i], order[random.word(size + i) % (i + 1)]);
+  batch.targets.assign(size, Batch::kIgnore);
+  for (size_t i = 0; i < size; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(random.word(i) % 259));
+    batch.positions.push_back(static_cast<int32_t>(i) % static_cast<int32_t>(length));
+    batch.key_begin.push_back(0);
+  }
+  for (size_t i = 0; i < static_cast<size_t>(supervised); ++i) {
+    batch.targets[order[i]] = static_cast<int32_t>(random.word(2 * size + i) % 259);
+  }
+  return batch;
+}
+
 /// An engine with exactly the memory that its plan asks for.
 struct PlannedEngine {
   PlannedEngine(const ModelConfig& config, const EngineOptions& options, int threads = 1)
@@ -91,6 +114,14 @@ inline std::string bytes_of(const ParameterBuffers& buffers) {
   std::string bytes;
   for (size_t i = 0; i < buffers.size(); ++i) {
     bytes.append(static_cast<const char*>(buffers[i].data), buffers[i].bytes());
+  }
+  return bytes;
+}
+
+inline std::string bytes_of(const OptimizerState& state) {
+  std::string bytes;
+  for (const OptimizerState::Tensor& t : state.tensors()) {
+    bytes.append(static_cast<const char*>(t.view.data), t.view.bytes());
   }
   return bytes;
 }

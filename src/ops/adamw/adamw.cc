@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "ops/adamw/adamw_kernels.h"
-#include "ops/check.h"
 
 namespace yoke {
 
@@ -16,21 +15,18 @@ float unbias(float beta, int64_t step) {
 }  // namespace
 
 void adamw(Context& ctx, const AdamW& a) {
-  const int64_t count = a.master.elements();
+  const int64_t count = a.weights.master.elements();
   YOKE_ASSERT(a.step >= 1, "adamw: step {}", a.step);
-  check_tensor("adamw", "master", a.master, DType::f32, 1, count);
-  check_tensor("adamw", "gradient", a.gradient, DType::f32, 1, count);
-  check_tensor("adamw", "m", a.m, DType::f32, 1, count);
-  check_tensor("adamw", "v", a.v, DType::f32, 1, count);
-  if (!a.weight.absent()) {
-    YOKE_ASSERT(a.weight.dtype == DType::bf16 || a.weight.dtype == DType::f16, "adamw: weight is {}", a.weight.str());
-    check_tensor("adamw", "weight", a.weight, a.weight.dtype, 1, count);
-  }
-  const double tensor = static_cast<double>(a.master.bytes());
-  launch(ctx, "adamw", adamw_kernels, {a, unbias(a.beta1, a.step), unbias(a.beta2, a.step)},
+  check_weights("adamw", a.weights, count);
+  check_gradient("adamw", a.gradient, count);
+  check_moment("adamw", "m", a.m, count);
+  check_moment("adamw", "v", a.v, count);
+  const double state = bytes_of(a.m) + bytes_of(a.v);
+  launch(ctx, "adamw", adamw_kernels,
+         {a, unbias(a.beta1, a.step), unbias(a.beta2, a.step), &dynamic_map(true), &dynamic_map(false)},
          {.flops = 16.0 * static_cast<double>(count),
-          .bytes_read = 4 * tensor,
-          .bytes_written = 3 * tensor + (a.weight.absent() ? 0 : static_cast<double>(a.weight.bytes()))});
+          .bytes_read = static_cast<double>(a.gradient.bytes() + a.weights.master.bytes()) + state,
+          .bytes_written = bytes_of(a.weights) + state});
 }
 
 }  // namespace yoke

@@ -40,8 +40,7 @@ void convert_rows(const Convert& a, int threads) {
 }
 
 template <class T>
-void fill_rows(const Fill& a, int threads) {
-  const T value = from_float<T>(a.value);
+void fill_rows(const Fill& a, T value, int threads) {
   for_blocks(threads, extent(a.y), [&](int64_t row, int64_t begin, int64_t n) {
     T* y = a.y.as<T>() + row * a.y.row_stride + begin;
     for (int64_t i = 0; i < n; ++i) y[i] = value;
@@ -94,7 +93,11 @@ void convert(Context& ctx, const Convert& a) {
   YOKE_FOR_TYPE(a.x.dtype, From, YOKE_FOR_TYPE(a.y.dtype, To, convert_rows<From, To>(a, threads)));
 }
 
-void fill(Context& ctx, const Fill& a) { YOKE_FOR_TYPE(a.y.dtype, T, fill_rows<T>(a, ctx.device.threads())); }
+void fill(Context& ctx, const Fill& a) {
+  const int threads = ctx.device.threads();
+  if (a.y.dtype == DType::u8) return fill_rows(a, static_cast<uint8_t>(a.value), threads);
+  YOKE_FOR_TYPE(a.y.dtype, T, fill_rows(a, from_float<T>(a.value), threads));
+}
 
 void fill_normal(Context& ctx, const FillNormal& a) {
   YOKE_FOR_TYPE(a.y.dtype, T, fill_normal_rows<T>(a, ctx.device.threads()));

@@ -16,9 +16,13 @@ void embedding_forward(Context& ctx, const EmbeddingForward& a) {
 void embedding_backward(Context& ctx, const EmbeddingBackward& a) {
   check_compute_type("embedding", a.dy);
   check_tensor("embedding", "tokens", a.tokens, DType::i32, 1, a.dy.rows());
-  check_tensor("embedding", "dtable", a.dtable, DType::f32, a.dtable.rows(), a.dy.cols());
-  const double touched = static_cast<double>(a.dy.elements()) * 4;
-  launch(ctx, "embedding_backward", embedding_backward_kernels, a,
+  const DType dtype = a.dtable.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+  check_tensor("embedding", "dtable", a.dtable, dtype, a.dtable.rows(), a.dy.cols());
+  ArenaScope scope(ctx.arena);
+  EmbeddingBackwardKernel kernel{a, {}};
+  if (dtype == DType::bf16) kernel.order = ctx.arena.allocate("embedding order", DType::i32, {a.dy.rows()});
+  const double touched = static_cast<double>(a.dy.elements()) * static_cast<double>(size_of(dtype));
+  launch(ctx, "embedding_backward", embedding_backward_kernels, kernel,
          {.flops = static_cast<double>(a.dy.elements()),
           .bytes_read = static_cast<double>(a.dy.bytes()) + touched,
           .bytes_written = touched + (a.accumulate ? 0 : static_cast<double>(a.dtable.bytes()))});

@@ -11,11 +11,12 @@ struct EmbeddingForward {
   TensorView y;       ///< [tokens, hidden], dtype of table
 };
 
-/// dtable[tokens[t]] += dy[t], summed in order of t whatever the number of threads.
+/// dtable[tokens[t]] += dy[t], summed in fp32 in order of t whatever the number of threads; a bf16 table is rounded
+/// once a row. Workspace: one i32 a token with a bf16 table.
 struct EmbeddingBackward {
   TensorView tokens;        ///< [tokens] i32
   TensorView dy;            ///< [tokens, hidden]
-  TensorView dtable;        ///< [vocabulary, hidden] f32
+  TensorView dtable;        ///< [vocabulary, hidden] f32 | bf16
   bool accumulate = false;  ///< false: rows that no token names become zero
 };
 

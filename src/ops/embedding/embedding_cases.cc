@@ -9,6 +9,7 @@ namespace {
 struct Sizes {
   int64_t tokens, vocabulary, hidden;
   int64_t padding = 0;
+  DType gradient = DType::f32;
 };
 
 /// Token t of the rows: repeats, and leaves some rows of the table unnamed.
@@ -18,6 +19,7 @@ OpCase row(DType dtype, Sizes s, bool bench = false) {
   OpCase c;
   c.name = fmt::format("embedding/{}/{}x{}x{}{}", name_of(dtype), s.tokens, s.vocabulary, s.hidden,
                        s.padding ? "/strided" : "");
+  if (s.gradient != DType::f32) c.name += fmt::format("/{}_gradient", name_of(s.gradient));
   c.bench = bench;
   c.inputs = {{.name = "tokens",
                .dtype = DType::i32,
@@ -35,7 +37,7 @@ OpCase row(DType dtype, Sizes s, bool bench = false) {
     embedding_forward(ctx, {.tokens = v["tokens"], .table = v["table"], .y = v["y"]});
   };
   c.seeds = {"y"};
-  c.gradients = {{.of = "table", .accumulates = true}};
+  c.gradients = {{.of = "table", .dtype = s.gradient, .accumulates = true}};
   c.backward = [](Context& ctx, Views& v, bool accumulate) {
     embedding_backward(ctx, {.tokens = v["tokens"], .dy = v["dy"], .dtable = v["dtable"], .accumulate = accumulate});
   };
@@ -76,6 +78,9 @@ std::vector<OpCase> cases() {
     all.push_back(row(dtype, {.tokens = 1, .vocabulary = 3, .hidden = 1}));
     all.push_back(row(dtype, {.tokens = 9, .vocabulary = 11, .hidden = 33}));
     all.push_back(row(dtype, {.tokens = 64, .vocabulary = 13, .hidden = 17, .padding = 6}));
+  }
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    all.push_back(row(dtype, {.tokens = 300, .vocabulary = 7, .hidden = 101, .gradient = DType::bf16}));
   }
   for (const int threads : {1, 2, 5}) all.push_back(order(threads));
   all.push_back(row(DType::bf16, {.tokens = 1024, .vocabulary = 32000, .hidden = 768}, true));

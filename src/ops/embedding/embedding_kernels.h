@@ -5,6 +5,10 @@
 namespace yoke {
 
 YOKE_KERNELS(embedding_forward, EmbeddingForward);
-YOKE_KERNELS(embedding_backward, EmbeddingBackward);
+struct EmbeddingBackwardKernel : EmbeddingBackward {
+  TensorView order;  // [tokens] i32, with a bf16 table
+};
+
+YOKE_KERNELS(embedding_backward, EmbeddingBackwardKernel);
 
 }  // namespace yoke

@@ -1,0 +1,132 @@
+// Blocks of weights, gradients and moments for the kernels of optimizers: any format in, fp32 arithmetic, any format
+// out. Like cpu_math.h, only for `*_cpu.cc` files, and everything has internal linkage.
+//
+// Blocks begin at multiples of kBlock, as for_blocks() cuts one long row; a block of weights is then whole blocks of
+// scales, and its random numbers are a function of its place alone.
+#pragma once
+
+#include "ops/cpu_math.h"
+#include "ops/moment.h"
+
+namespace yoke::YOKE_ISA {
+
+static_assert(kBlock % kMomentBlock == 0);
+
+/// 32 random bits for each element of the block that begins at element `begin` of a tensor: RandomStream::block, four
+/// elements a call. `use` (0 or 1) tells apart numbers for different things of one element.
+static inline void random_bits(const RandomStream& random, int64_t begin, uint32_t use, uint32_t* bits) {
+  constexpr int64_t kCalls = kBlock / 4;
+  const uint64_t first = static_cast<uint64_t>(begin) / 4;
+  const auto stream0 = static_cast<uint32_t>(random.stream), stream1 = static_cast<uint32_t>(random.stream >> 32);
+  const auto key0 = static_cast<uint32_t>(random.seed), key1 = static_cast<uint32_t>(random.seed >> 32);
+  const auto high = static_cast<uint32_t>(first >> 32) | use << 31;
+  const auto low = static_cast<uint32_t>(first);  // kCalls divides `first`: adding less never carries
+#pragma omp simd
+  for (int64_t i = 0; i < kCalls; ++i) {
+    uint32_t c0 = low + static_cast<uint32_t>(i), c1 = high, c2 = stream0, c3 = stream1, k0 = key0, k1 = key1;
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0, p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+      c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(p1);
+      c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(p0);
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    bits[i] = c0;
+    bits[kCalls + i] = c1;
+    bits[2 * kCalls + i] = c2;
+    bits[3 * kCalls + i] = c3;
+  }
+}
+
+/// Up with the probability (bits below the last place) / 2^16, by the lower 16 of `bits`.
+static inline bf16 round_at_random(float x, uint32_t bits) {
+  const uint32_t u = detail::float_bits(x);
+  const bool finite = (u & 0x7f800000u) != 0x7f800000u;
+  return {finite ? static_cast<uint16_t>((u + (bits & 0xffffu)) >> 16) : from_float<bf16>(x).bits};
+}
+
+/// Elements [begin, begin + n) of a contiguous tensor as fp32: in `buffer`, or where they are.
+static inline const float* load_block(const TensorView& t, int64_t begin, int64_t n, float* buffer) {
+  const float* block = nullptr;
+  YOKE_FOR_TYPE(t.dtype, T, block = widen(t.as<T>() + begin, buffer, n));
+  return block;
+}
+
+static inline float* load_weights(const OptimizedWeights& w, int64_t begin, int64_t n, float* buffer) {
+  if (w.master.dtype == DType::f32) return w.master.as<float>() + begin;
+  widen(w.master.as<bf16>() + begin, buffer, n);
+  return buffer;
+}
+
+/// `random`: of this tensor and step.
+static inline void store_weights(const float* block, const OptimizedWeights& w, int64_t begin, int64_t n,
+                                 const RandomStream& random) {
+  if (w.master.dtype == DType::bf16) {
+    uint32_t bits[kBlock];
+    random_bits(random, begin, 1, bits);
+    bf16* out = w.master.as<bf16>() + begin;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = round_at_random(block[i], bits[i]);
+  }
+  if (w.copy.data != nullptr) YOKE_FOR_TYPE(w.copy.dtype, T, narrow(block, w.copy.as<T>() + begin, n));
+}
+
+static inline float* load_moment(const MomentTensor& m, const DynamicMap& map, int64_t begin, int64_t n,
+                                 float* buffer) {
+  if (m.values.dtype == DType::f32) return m.values.as<float>() + begin;
+  if (m.values.dtype == DType::bf16) {
+    widen(m.values.as<bf16>() + begin, buffer, n);
+    return buffer;
+  }
+  const uint8_t* codes = m.values.as<uint8_t>() + begin;
+  const float* values = map.values.data();
+  for (int64_t first = 0; first < n; first += kMomentBlock) {
+    const float scale = m.scale.as<float>()[(begin + first) / kMomentBlock];
+    const int64_t end = std::min(n, first + kMomentBlock);
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i) buffer[i] = scale * values[codes[i]];
+  }
+  return buffer;
+}
+
+/// Codes of the nearest values to block / scale.
+static inline void encode(const float* block, const DynamicMap& map, float scale, uint8_t* codes, int64_t n) {
+  const float* boundaries = map.boundaries.data();
+  const float inverse = scale > 0x1p-120f ? 1 / scale : 0;  // a block of next to nothing counts as zero
+  float x[kMomentBlock];
+  int32_t code[kMomentBlock];  // how many boundaries are below x, found bit by bit for all elements at once
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = block[i] * inverse;
+    code[i] = 0;
+  }
+  for (int32_t step = 128; step > 0; step /= 2) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) code[i] += x[i] > boundaries[code[i] + step - 1] ? step : 0;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(code[i]);
+}
+
+/// `bits`: 16 random bits an element, used with bf16.
+static inline void store_moment(const float* block, const MomentTensor& m, const DynamicMap& map, int64_t begin,
+                                int64_t n, const uint32_t* bits, int shift) {
+  if (m.values.dtype == DType::bf16) {
+    bf16* out = m.values.as<bf16>() + begin;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = round_at_random(block[i], bits[i] >> shift);
+  } else if (m.values.dtype == DType::u8) {
+    for (int64_t first = 0; first < n; first += kMomentBlock) {
+      const int64_t count = std::min(n - first, kMomentBlock);
+      float largest = 0;
+#pragma omp simd reduction(max : largest)
+      for (int64_t i = first; i < first + count; ++i) largest = std::max(largest, std::abs(block[i]));
+      m.scale.as<float>()[(begin + first) / kMomentBlock] = largest;
+      encode(block + first, map, largest, m.values.as<uint8_t>() + begin + first, count);
+    }
+  }
+}
+
+}  // namespace yoke::YOKE_ISA

@@ -1,0 +1,51 @@
+// What an optimizer remembers of a weight tensor between steps, in three formats, and the random numbers by which
+// 16-bit values are rounded.
+//
+//   fp32   as it is
+//   bf16   rounded at random: up with the probability of the distance below, so that the mean is exact and updates
+//          that are smaller than half a unit in the last place are not lost
+//   8 bits a code for each element and the largest magnitude of each block of 256. The code names one of 256 values of
+//   a
+//          dynamic map (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"), the nearest to
+//          element / largest magnitude. A positive element never gets the code of zero in the unsigned map: a second
+//          moment of zero would let an update explode.
+#pragma once
+
+#include <array>
+
+#include "base/random.h"
+#include "device/context.h"
+
+namespace yoke {
+
+inline constexpr int64_t kMomentBlock = 256;  ///< elements that share a scale
+
+struct MomentTensor {
+  TensorView values;  ///< [n] f32 | bf16 | u8
+  TensorView scale;   ///< [ceil(n / kMomentBlock)] f32 with u8, else absent
+};
+
+/// 256 values in rising order from (-1 or 0) to 1, densest around 0: seven decades, the one that ends at 10^-k cut into
+/// 2^(6-k) equal intervals (2^(7-k) unsigned) whose midpoints are the values (negative too when signed), and 0 and 1.
+struct DynamicMap {
+  std::array<float, 256> values;
+  std::array<float, 255> boundaries;  ///< between neighbours: halfway
+};
+const DynamicMap& dynamic_map(bool is_signed);
+
+/// MomentTensor of n elements that `op` takes under `name`: an assertion otherwise.
+void check_moment(const char* op, const char* name, const MomentTensor& moment, int64_t elements);
+double bytes_of(const MomentTensor& moment);
+
+/// What an optimizer changes: the master weights and, where blocks compute in 16 bits, the rounded copy.
+struct OptimizedWeights {
+  TensorView master;  ///< [n] f32; or bf16, the only copy there is, rounded at random
+  TensorView copy;    ///< [n] bf16 | f16: master, rounded to nearest; absent when blocks compute with master itself
+};
+void check_weights(const char* op, const OptimizedWeights& weights, int64_t elements);
+double bytes_of(const OptimizedWeights& weights);
+
+/// A gradient is f32 or bf16.
+void check_gradient(const char* op, const TensorView& gradient, int64_t elements);
+
+}  // namespace yoke
