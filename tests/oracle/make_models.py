@@ -82,7 +82,7 @@ def write_training(folder, config):
         "steps": STEPS, "micro_batches": MICRO_BATCHES, "cycle": CYCLE, "betas": BETAS, "epsilon": EPSILON,
         "weight_decay": WEIGHT_DECAY, "clip_norm": CLIP_NORM, "learning_rates": rates, "losses": losses,
         "gradient_norms": norms, "pytorch_fp32_largest_difference": strayed}, indent=1) + "\n")
-    for name, (make_optimizer, peak_rate) in optimizers.OTHERS.items():
+    for name, (make_optimizer, peak_rate) in optimizers.OTHERS.items() if folder.name in optimizers.VARIANTS else ():
         losses, norms, rates = train(folder, config, batches, torch.float64, make_optimizer, peak_rate)
         losses_fp32, _, _ = train(folder, config, batches, torch.float32, make_optimizer, peak_rate)
         (folder / f"losses_50_{name}.json").write_text(json.dumps({

@@ -81,5 +81,7 @@ def muon(parameters, betas, epsilon, weight_decay):
                     torch.optim.AdamW(groups(rest, weight_decay), betas=betas, eps=epsilon)])
 
 
-# Name: (how it is made, highest learning rate).
+# Name: (how it is made, highest learning rate); and the models that are trained with them: between them they have tied
+# and untied heads, biases and QK-norm.
+VARIANTS = ("llama-untied", "qwen2-tied", "qwen3")
 OTHERS = {"sgd": (sgd, 0.05), "adafactor": (adafactor, 1e-3), "muon": (muon, 1e-3)}
