@@ -203,18 +203,9 @@ double Engine::evaluate(Context& ctx, const Batch& batch) {
   return sum_of_losses(ctx, transformer_, weight_store_, upload_batch(ctx, batch), options_.loss_chunk);
 }
 
-double Engine::norm_of(Context& ctx, const TensorView& view) {
-  ArenaScope scope(ctx.arena);
-  const TensorView square = ctx.arena.allocate("norm", DType::f64, {1});
-  sum_squares(ctx, {.x = view, .y = square});
-  double value = 0;
-  download(ctx, square, std::span(&value, 1));
-  return std::sqrt(value);
-}
-
-std::vector<std::string> Engine::dead_parameters(Context& ctx, const StepResult& result,
-                                                 std::span<const Batch> batches) {
-  // What has to be zero: the inputs of a zero matrix, and queries and keys where every token sees itself alone.
+std::vector<std::string> Engine::dead_parameters(const StepResult& result, std::span<const Batch> batches) const {
+  // What has to be zero: all that acts through a zero matrix, and queries and keys where every token sees itself alone.
+  // The weights have been updated since; that a matrix was zero shows in it getting a gradient when those before don't.
   bool context = false;
   for (const Batch& batch : batches) {
     for (const int32_t position : batch.positions) context = context || position > 0;
@@ -229,10 +220,11 @@ std::vector<std::string> Engine::dead_parameters(Context& ctx, const StepResult&
       const int relative = static_cast<int>(i - first);
       const bool head_norm = relative == block.q_norm || relative == block.k_norm;
       if (head_norm && !context) continue;
-      const bool in_mlp = relative == block.post_norm || relative == block.gate_up;
-      const bool out = relative == block.output || relative == block.down;
-      const int next = in_mlp ? block.down : block.output;
-      if (!out && norm_of(ctx, master_[first + static_cast<size_t>(next)]) == 0) continue;
+      const int begin = relative > block.output ? block.post_norm : block.input_norm;
+      const int end = relative > block.output ? block.down : block.output;
+      const auto norms = result.row_norms.begin() + static_cast<std::ptrdiff_t>(first);
+      const bool nothing_before = std::all_of(norms + begin, norms + end, [](double norm) { return norm == 0; });
+      if (relative != end && nothing_before && norms[end] > 0) continue;
     }
     dead.push_back(table[i].name);
   }

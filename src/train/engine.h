@@ -73,7 +73,7 @@ class Engine {
   double evaluate(Context& ctx, const Batch& batch);
 
   /// Parameters without a gradient on the first step although they should have one.
-  std::vector<std::string> dead_parameters(Context& ctx, const StepResult& result, std::span<const Batch> batches);
+  std::vector<std::string> dead_parameters(const StepResult& result, std::span<const Batch> batches) const;
 
  private:
   DeviceBatch upload_batch(Context& ctx, const Batch& batch) const;
@@ -82,7 +82,6 @@ class Engine {
   TensorView row_square(size_t row) const;
   void consume(Context& ctx, size_t row, const UpdateOptions& update);
   void update_row(Context& ctx, size_t row, const UpdateOptions& update, double gradient_scale);
-  double norm_of(Context& ctx, const TensorView& view);
 
   Transformer transformer_;
   EngineOptions options_;

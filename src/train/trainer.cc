@@ -82,7 +82,7 @@ bool Trainer::accept(const StepResult& result, const StepData& data) {
 }
 
 void Trainer::check_first_step(const StepResult& result, const StepData& data) {
-  const std::vector<std::string> dead = engine_.dead_parameters(ctx_, result, data.batches);
+  const std::vector<std::string> dead = engine_.dead_parameters(result, data.batches);
   if (dead.empty()) return;
   std::string names;
   for (size_t i = 0; i < dead.size() && i < 8; ++i) names += (i ? ", " : "") + dead[i];
