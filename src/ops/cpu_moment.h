@@ -93,21 +93,21 @@ static inline float* load_moment(const MomentTensor& m, const DynamicMap& map, i
 
 /// Codes of the nearest values to block / scale.
 static inline void encode(const float* block, const DynamicMap& map, float scale, uint8_t* codes, int64_t n) {
-  const float* boundaries = map.boundaries.data();
+  constexpr auto kLast = static_cast<int32_t>(DynamicMap::kCells) - 1;
   const float inverse = scale > 0x1p-120f ? 1 / scale : 0;  // a block of next to nothing counts as zero
-  float x[kMomentBlock];
-  int32_t code[kMomentBlock];  // how many boundaries are below x, found bit by bit for all elements at once
+  const float* boundaries = map.boundaries.data() + map.zero;
+  const int32_t* start = map.start.data();
+  const int32_t zero = map.zero;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    x[i] = block[i] * inverse;
-    code[i] = 0;
+    const float x = block[i] * inverse, magnitude = std::abs(x);
+    const auto key = static_cast<int32_t>(detail::float_bits(magnitude) >> DynamicMap::kCellBits);
+    const int32_t cell = std::clamp(key - static_cast<int32_t>(DynamicMap::kFirstCell), 0, kLast);
+    int32_t above = start[cell];
+    above += magnitude > boundaries[above] ? 1 : 0;
+    const int32_t below = zero - (above < zero ? above : zero);
+    codes[i] = static_cast<uint8_t>(x < 0 ? below : zero + above);
   }
-  for (int32_t step = 128; step > 0; step /= 2) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) code[i] += x[i] > boundaries[code[i] + step - 1] ? step : 0;
-  }
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(code[i]);
 }
 
 /// `bits`: 16 random bits an element, used with bf16.

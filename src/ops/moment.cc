@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/check.h"
 
@@ -26,11 +27,23 @@ DynamicMap make_map(bool is_signed) {
   }
   YOKE_ASSERT(count == map.values.size());
   std::sort(map.values.begin(), map.values.end());
-  for (size_t i = 0; i < map.boundaries.size(); ++i) {
+  for (size_t i = 0; i + 1 < map.values.size(); ++i) {
     map.boundaries[i] =
         static_cast<float>(0.5 * (static_cast<double>(map.values[i]) + static_cast<double>(map.values[i + 1])));
   }
+  map.boundaries.back() = std::numeric_limits<float>::infinity();
   if (!is_signed) map.boundaries[0] = 0;  // what is positive is never rounded to zero
+  map.zero = static_cast<int32_t>(std::find(map.values.begin(), map.values.end(), 0.0f) - map.values.begin());
+  const auto first = map.boundaries.begin() + map.zero;
+  for (uint32_t cell = 0; cell < DynamicMap::kCells; ++cell) {
+    const auto edge = [&](uint32_t c) {
+      return detail::bits_float((c + DynamicMap::kFirstCell) << DynamicMap::kCellBits);
+    };
+    const float low = cell == 0 ? 0 : edge(cell), high = edge(cell + 1);
+    const auto begin = std::lower_bound(first, map.boundaries.end(), low);
+    YOKE_ASSERT(std::lower_bound(begin, map.boundaries.end(), high) - begin <= 1);
+    map.start[cell] = static_cast<int32_t>(begin - first);
+  }
   return map;
 }
 

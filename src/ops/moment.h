@@ -29,11 +29,16 @@ struct MomentTensor {
 /// 2^(6-k) equal intervals (2^(7-k) unsigned) whose midpoints are the values (negative too when signed), and 0 and 1.
 struct DynamicMap {
   std::array<float, 256> values;
-  std::array<float, 255> boundaries;  ///< between neighbours: halfway
+  std::array<float, 256> boundaries;  ///< between neighbours: halfway; infinity behind the last
+  int32_t zero = 0;                   ///< the code of 0; values and boundaries below it mirror those above
+  /// The code of a magnitude is zero + n + (magnitude > boundaries[zero + n]) with n = start[cell(magnitude)]: a cell
+  /// is so small that it holds one boundary at most.
+  static constexpr uint32_t kCellBits = 15, kFirstCell = 0x6700, kCells = 0x1801;  ///< fp32 bits >> 15, from 2^-24 to 1
+  std::array<int32_t, kCells> start;
 };
 const DynamicMap& dynamic_map(bool is_signed);
 
-/// MomentTensor of n elements that `op` takes under `name`: an assertion otherwise.
+/// A moment of so many elements that `op` takes under `name`: an assertion otherwise.
 void check_moment(const char* op, const char* name, const MomentTensor& moment, int64_t elements);
 double bytes_of(const MomentTensor& moment);
 

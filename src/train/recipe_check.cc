@@ -102,6 +102,12 @@ class Checker {
           "train.micro_batch, which is {}.",
           at, recipe.train.global_batch, *recipe.train.micro_batch);
     }
+    if (recipe.train.global_batch > (kLargestMicroBatchTokens - 1) / recipe.data.sequence_length) {
+      fail_usage(
+          "{}: memory.consume_gradients is true, so that train.global_batch ({}) is one micro-batch; it must stay "
+          "below {} tokens.",
+          at, recipe.train.global_batch, kLargestMicroBatchTokens);
+    }
     if (recipe.train.precision == Precision::fp16) {
       fail_usage(
           "{}: memory.consume_gradients is true; train.precision fp16 must be able to skip whole steps when its loss "

@@ -79,6 +79,11 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
     fail_usage("data.sequence_length is {}, the model's longest sequence (max_position_embeddings) is {}.",
                recipe.data.sequence_length, model.max_positions);
   }
+  if (recipe.memory.consume_gradients && compute == DType::f16) {
+    fail_usage(
+        "memory.consume_gradients is true and the run would compute in fp16, which has to be able to skip steps; "
+        "use train.precision fp32.");
+  }
   if (recipe.memory.recompute_layers.value_or(0) > model.layers) {
     fail_usage("memory.recompute_layers is {}; the model has {} layers.", *recipe.memory.recompute_layers,
                model.layers);
