@@ -55,7 +55,7 @@ TEST_F(Resume, GoesOnBitForBitWhateverTheOptimizerKeeps) {
   write_config("wide", {{"hidden_size", 64}, {"intermediate_size", 96}});  // most matrices are large enough for int8
   const std::vector<Overrides> all = {
       {{"memory.moments", "bf16"}, {"memory.master", "none"}, {"memory.gradients", "bf16"}},
-      {{"memory.moments", "int8"}, {"memory.consume_gradients", "true"}, {"train.micro_batch", "4"}},
+      {{"memory.moments", "int8"}, {"memory.consume_gradients", "true"}, {"train.micro_batch", "auto"}},
       {{"train.optimizer", "muon"}, {"memory.moments", "bf16"}},
       {{"train.optimizer", "adafactor"}, {"memory.master", "none"}},
       {{"train.optimizer", "sgd"}, {"memory.moments", "int8"}},
