@@ -9,7 +9,11 @@ namespace yoke {
 
 namespace {
 
-constexpr int64_t kSmallestLossChunk = 64;  // tokens
+/// Tokens; no more than 4096 chunks, because a chunk for a few tokens saves next to nothing.
+int64_t smallest_loss_chunk(const EngineOptions& options) {
+  return std::max<int64_t>(64, options.micro_batch * options.sequence_length / 4096);
+}
+
 constexpr double kSameTime = 1.01;
 
 double time_of(const EnginePlan& plan) { return plan.step_seconds > 0 ? plan.step_seconds : plan.step_flops; }
@@ -55,7 +59,17 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
 
 }  // namespace
 
+/// Weights and what every layer saves are too much already: a dry run would only take time to say so.
+bool FitSearch::is_hopeless(const EngineOptions& options, Recompute setting) const {
+  const ActivationTable table(config_, options.compute, setting);
+  const double tokens = static_cast<double>(options.micro_batch) * static_cast<double>(options.sequence_length);
+  const double saved = static_cast<double>(config_.layers) * static_cast<double>(table.saved_bytes_per_token());
+  const double weights = static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters());
+  return weights + tokens * saved > budget_;
+}
+
 std::optional<Fit> FitSearch::with_recompute(EngineOptions options, Recompute setting) const {
+  if (is_hopeless(options, setting)) return std::nullopt;
   options.recompute = setting;
   options.recompute_layers = config_.layers;
   Fit fit{options, plan(options)};
@@ -80,10 +94,12 @@ std::optional<Fit> FitSearch::search(const EngineOptions& options, const FitFree
   for (const int64_t micro_batch : micro_batches(options, freedom)) {
     EngineOptions candidate = with_micro_batch(options, micro_batch);
     if (freedom.recompute) candidate.recompute = Recompute::none;
-    EnginePlan whole = plan(candidate);
-    if (fits(whole)) {
-      found.push_back({candidate, std::move(whole)});
-      break;  // a smaller micro-batch saves nothing that is needed
+    if (!is_hopeless(candidate, freedom.recompute ? Recompute::none : Recompute::block)) {
+      EnginePlan whole = plan(candidate);
+      if (fits(whole)) {
+        found.push_back({candidate, std::move(whole)});
+        break;  // a smaller micro-batch saves nothing that is needed
+      }
     }
     if (!freedom.recompute) continue;
     for (const Recompute setting : {Recompute::norms, Recompute::mlp, Recompute::attention, Recompute::block}) {
@@ -97,14 +113,14 @@ std::optional<Fit> FitSearch::fastest(const EngineOptions& options, const FitFre
   auto fit = search(options, freedom);
   if (fit || !freedom.loss_chunk) return fit;
   EngineOptions smaller = options;
-  smaller.loss_chunk = kSmallestLossChunk;
+  smaller.loss_chunk = smallest_loss_chunk(options);
   return search(smaller, freedom);
 }
 
 Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom) const {
   EngineOptions least = options;
   if (freedom.micro_batch && !options.consume_gradients) least = with_micro_batch(least, 1);
-  if (freedom.loss_chunk) least.loss_chunk = kSmallestLossChunk;
+  if (freedom.loss_chunk) least.loss_chunk = smallest_loss_chunk(least);
   Fit best{least, plan(least)};
   if (!freedom.recompute) return best;
   for (const Recompute setting : {Recompute::norms, Recompute::mlp, Recompute::attention, Recompute::block}) {

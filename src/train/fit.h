@@ -36,6 +36,7 @@ class FitSearch {
   bool fits(const EnginePlan& plan) const { return static_cast<double>(plan.peak_bytes) <= budget_; }
 
  private:
+  bool is_hopeless(const EngineOptions& options, Recompute setting) const;
   std::optional<Fit> with_recompute(EngineOptions options, Recompute setting) const;
   std::optional<Fit> search(const EngineOptions& options, const FitFreedom& freedom) const;
 

@@ -40,7 +40,7 @@ MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options) 
   const size_t threads = static_cast<size_t>(recipe.threads.value_or(usable_cores()));
   MemoryBudget budget{.before = resident_memory().now,
                       .loader = loader_bytes(options),
-                      .runtime = (size_t{8} << 20) + threads * (size_t{1} << 20)};
+                      .runtime = (size_t{20} << 20) + threads * (size_t{2} << 20)};
   budget.capacity = budget.before + available_memory();
   if (recipe.memory.limit && static_cast<size_t>(*recipe.memory.limit) < budget.capacity) {
     budget.capacity = static_cast<size_t>(*recipe.memory.limit);
@@ -70,7 +70,7 @@ void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConf
     text += fmt::format(
         " Nothing that leaves the model as it is makes it fit: the smallest run ({}) needs {}. Use a shorter "
         "data.sequence_length, a smaller model, or a machine with more memory.",
-        recipe_flags(config, {}, least.options), gib(budget.outside() + least.plan.peak_bytes));
+        recipe_flags(config, fit.options, least.options), gib(budget.outside() + least.plan.peak_bytes));
   }
   throw UserError(ExitCode::does_not_fit, text);
 }
