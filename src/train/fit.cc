@@ -142,6 +142,9 @@ std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, c
     flags.push_back(fmt::format("--memory.recompute {}", word_of<Recompute>(to.recompute, kRecomputeWords)));
     if (layers(to) != config.layers) flags.push_back(fmt::format("--memory.recompute_layers {}", layers(to)));
   }
+  if (to.optimizer.moments != from.optimizer.moments) {
+    flags.push_back(fmt::format("--memory.moments {}", word_of<MomentsFormat>(to.optimizer.moments, kMomentsWords)));
+  }
   if (to.loss_chunk != from.loss_chunk) {
     const int64_t tokens = to.micro_batch * to.sequence_length;
     flags.push_back(fmt::format("--memory.loss_chunks {}", (tokens + to.loss_chunk - 1) / to.loss_chunk));
@@ -153,10 +156,23 @@ std::string fitting_settings(const FitSearch& search, const ModelConfig& config,
                              const std::string& command) {
   std::string text;
   std::set<std::string> offered;
-  const FitFreedom ways[] = {
-      {.recompute = true}, {.micro_batch = true}, {.recompute = true, .loss_chunk = true, .micro_batch = true}};
-  for (const FitFreedom& freedom : ways) {
-    const auto fit = search.fastest(asked.options, freedom);
+  constexpr FitFreedom kAll{.recompute = true, .loss_chunk = true, .micro_batch = true};
+  struct Way {
+    FitFreedom freedom;
+    MomentsFormat moments;
+  };
+  const MomentsFormat moments = asked.options.optimizer.moments;
+  const Way ways[] = {{{.recompute = true}, moments},
+                      {{.micro_batch = true}, moments},
+                      {kAll, moments},
+                      {kAll, MomentsFormat::bf16},
+                      {kAll, MomentsFormat::int8}};
+  for (const Way& way : ways) {
+    // Formats that change what is computed come last, and only where nothing else fits.
+    if (way.moments != moments && (!text.empty() || asked.options.optimizer.kind == OptimizerKind::adafactor)) continue;
+    EngineOptions options = asked.options;
+    options.optimizer.moments = way.moments;
+    const auto fit = search.fastest(options, way.freedom);
     if (!fit) continue;
     const std::string flags = recipe_flags(config, asked.options, fit->options);
     if (flags.empty() || !offered.insert(flags).second) continue;

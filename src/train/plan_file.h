@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "train/run_setup.h"
 
@@ -14,12 +15,19 @@ struct Measured {
   double step_seconds = 0;
 };
 
-/// {"peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops", "peak_moment",
-/// "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}
+/// The micro-batch that the plan of an earlier run settled on, if there is one.
+std::optional<int64_t> planned_micro_batch(const std::filesystem::path& path);
+
+/// {"settings": {"micro_batch", "micro_batches", "recompute", "recompute_layers", "loss_chunk" in tokens} as they were
+/// given or found, "peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops",
+/// "peak_moment", "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}
 nlohmann::json predicted_json(const RunSetup& run);
 
 /// {"predicted": ..., "measured": {"peak_bytes", "resident_bytes", "step_seconds"} or null}
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured);
+
+/// "2 x 4 sequences a step, recompute block in 3 of 12 layers, loss in chunks of 512 tokens"
+std::string settings_text(const RunSetup& run);
 
 /// The plan for people.
 std::string plan_table(const RunSetup& run);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "train/plan_file.h"
 
 namespace yoke {
 
@@ -107,9 +108,15 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
   return options;
 }
 
-RunSetup set_up(const LoadedRecipe& loaded) {
+RunSetup set_up(const LoadedRecipe& loaded, bool resumes) {
   check_supported(loaded.recipe);
   RunSetup run{.loaded = loaded};
+  if (resumes && !loaded.recipe.train.micro_batch) {
+    const auto before = planned_micro_batch(std::filesystem::path(loaded.recipe.output) / "plan.json");
+    if (before && *before > 0 && loaded.recipe.train.global_batch % *before == 0) {
+      run.loaded.recipe.train.micro_batch = before;
+    }
+  }
   const Recipe& recipe = run.recipe();
   const TrainRecipe& train = recipe.train;
 

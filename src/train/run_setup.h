@@ -47,7 +47,8 @@ struct RunSetup {
 
 /// Reads everything and plans the run. Every fault of the recipe, the model's files or the data is a UserError here,
 /// before anything is trained; a run that does not fit the memory too (does_not_fit), with settings that would.
-RunSetup set_up(const LoadedRecipe& loaded);
+/// A run that resumes keeps the micro-batch that `auto` found when it began: the order of sums depends on it.
+RunSetup set_up(const LoadedRecipe& loaded, bool resumes);
 
 /// UserError (does_not_fit) when the planned run no longer fits what is free now.
 void require_memory(const RunSetup& run);

@@ -28,7 +28,7 @@ std::string profile_table(const Stream& stream) {
 }  // namespace
 
 int train(const TrainOptions& options) {
-  const RunSetup run = set_up(load_recipe(options.recipe, options.overrides));
+  const RunSetup run = set_up(load_recipe(options.recipe, options.overrides), options.resume != "none");
   const std::filesystem::path output = run.recipe().output;
   log::info("{}: {} parameters, {}, {} on {}", run.recipe().model.path, run.config.model.parameters(),
             run.recipe().model.init == Initialisation::random ? "random weights" : "pretrained weights",
@@ -37,6 +37,7 @@ int train(const TrainOptions& options) {
             run.engine.sequence_length,
             run.data.validation ? fmt::format(", {} held out", run.data.validation->rows()) : "", run.steps,
             run.recipe().train.global_batch);
+  log::info("memory: {}; {:.1f} MiB planned", settings_text(run), static_cast<double>(run.planned_resident()) / 0x1p20);
   std::error_code failure;
   std::filesystem::create_directories(output, failure);
   if (failure) fail_file("{}: can't be made: {}.", output.string(), failure.message());

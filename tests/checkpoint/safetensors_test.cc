@@ -123,7 +123,7 @@ TEST(Safetensors, WritesInPiecesAndReadsBackMisaligned) {
     EXPECT_EQ(std::memcmp(bytes.data(), data.data() + 3, 12), 0);
     EXPECT_EQ(file.find("none")->bytes(), 0u);
     EXPECT_EQ(file.find("absent"), nullptr);
-    file.release(*file.find("weights"));
+    file.release(*file.find("weights"), 0, 12);
     EXPECT_EQ(std::memcmp(bytes.data(), data.data() + 3, 12), 0);
   }
 }

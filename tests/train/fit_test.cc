@@ -146,6 +146,12 @@ TEST_F(Limited, MicroBatchAutoTakesTheLargestThatFits) {
   const Ending ending = run(deep(limited));
   ASSERT_EQ(ending.code, 0) << ending.message;
   EXPECT_EQ(predicted("auto").at("peak_bytes").get<double>(), four);
+  EXPECT_EQ(predicted("auto").at("settings").at("micro_batch"), 4);
+  // With more memory a larger one would fit, but a resumed run keeps its own.
+  Overrides longer = open;
+  longer["train.steps"] = "3";
+  ASSERT_EQ(run(deep(longer), "auto").code, 0);
+  EXPECT_EQ(predicted("auto").at("settings").at("micro_batch"), 4);
 }
 
 TEST_F(Limited, ARefusalOffersSettingsThatWork) {
