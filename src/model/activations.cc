@@ -16,23 +16,23 @@ ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute 
   const Fate mlp = recompute == Recompute::mlp || recompute == Recompute::block ? Fate::recomputed : Fate::saved;
   const Fate attention = kept_below(Recompute::attention);
   rows_ = {
-      {"input", &A::input, compute, c.hidden, Fate::saved},
-      {"input_rstd", &A::input_rstd, DType::f32, 1, block},
-      {"input_norm", &A::input_norm, compute, c.hidden, norms},
-      {"qkv", &A::qkv, compute, c.qkv_size(), attention},
-      {"attention", &A::attention, compute, c.q_size(), attention},
-      {"lse", &A::lse, DType::f32, c.heads, attention},
-      {"mid", &A::mid, compute, c.hidden, block},
-      {"mid_rstd", &A::mid_rstd, DType::f32, 1, block},
-      {"mid_norm", &A::mid_norm, compute, c.hidden, norms},
-      {"gate_up", &A::gate_up, compute, 2 * c.mlp, mlp},
-      {"product", &A::product, compute, c.mlp, norms},
-      {"delta", &A::delta, compute, c.hidden, Fate::scratch},
+      {"input", &A::input, compute, c.hidden, Fate::saved, BlockPart::attention},
+      {"input_rstd", &A::input_rstd, DType::f32, 1, block, BlockPart::attention},
+      {"input_norm", &A::input_norm, compute, c.hidden, norms, BlockPart::attention},
+      {"qkv", &A::qkv, compute, c.qkv_size(), attention, BlockPart::attention},
+      {"attention", &A::attention, compute, c.q_size(), attention, BlockPart::attention},
+      {"lse", &A::lse, DType::f32, c.heads, attention, BlockPart::attention},
+      {"mid", &A::mid, compute, c.hidden, block, BlockPart::mlp},
+      {"mid_rstd", &A::mid_rstd, DType::f32, 1, block, BlockPart::mlp},
+      {"mid_norm", &A::mid_norm, compute, c.hidden, norms, BlockPart::mlp},
+      {"gate_up", &A::gate_up, compute, 2 * c.mlp, mlp, BlockPart::mlp},
+      {"product", &A::product, compute, c.mlp, norms, BlockPart::mlp},
+      {"delta", &A::delta, compute, c.hidden, Fate::scratch, BlockPart::mlp},
   };
   if (c.qk_norm) {
-    rows_.push_back({"q_rstd", &A::q_rstd, DType::f32, c.heads, attention});
-    rows_.push_back({"k_rstd", &A::k_rstd, DType::f32, c.kv_heads, attention});
-    rows_.push_back({"qk", &A::qk, compute, c.q_size() + c.kv_size(), attention});
+    rows_.push_back({"q_rstd", &A::q_rstd, DType::f32, c.heads, attention, BlockPart::attention});
+    rows_.push_back({"k_rstd", &A::k_rstd, DType::f32, c.kv_heads, attention, BlockPart::attention});
+    rows_.push_back({"qk", &A::qk, compute, c.q_size() + c.kv_size(), attention, BlockPart::attention});
   }
 }
 
@@ -51,9 +51,11 @@ int64_t ActivationTable::saved_bytes_per_token() const {
   return bytes;
 }
 
-void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind) const {
+void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind,
+                               std::optional<BlockPart> part) const {
   for (const ActivationRow& row : rows_) {
-    if (row.fate == fate) into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols}, kind);
+    if (row.fate == fate && part.value_or(row.part) == row.part)
+      into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols}, kind);
   }
 }
 

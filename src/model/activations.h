@@ -2,6 +2,7 @@
 // backward. Allocation, recomputation and the planner read this table.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,12 +48,16 @@ struct BlockActivations {
   TensorView delta;       ///< [T, h] what attention, then the MLP, adds to the residual stream
 };
 
+/// Which half of a block's backward reads a tensor last: what only the MLP's half needs is free before the other.
+enum class BlockPart { attention, mlp };
+
 struct ActivationRow {
   const char* name;
   TensorView BlockActivations::*tensor;
   DType dtype;
   int64_t cols;
   Fate fate;
+  BlockPart part;
 };
 
 class ActivationTable {
@@ -63,10 +68,12 @@ class ActivationTable {
   Fate fate(TensorView BlockActivations::*tensor) const;
   /// Bytes kept between forward and backward, per layer and token.
   int64_t saved_bytes_per_token() const;
-  /// Points the rows of this fate at fresh memory of that kind.
-  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind) const;
-  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into) const {
-    allocate(arena, fate, tokens, into, kind_of(fate));
+  /// Points the rows of this fate, of both parts of a block or of one, at fresh memory of that kind.
+  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind,
+                std::optional<BlockPart> part = {}) const;
+  void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into,
+                std::optional<BlockPart> part = {}) const {
+    allocate(arena, fate, tokens, into, kind_of(fate), part);
   }
   /// Points all rows that are not saved at what `shared` has for them: blocks take turns in that memory.
   void share(const BlockActivations& shared, BlockActivations& into) const;

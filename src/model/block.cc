@@ -157,15 +157,10 @@ void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& we
 
 void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
                          const TensorView& gradient) const {
-  ArenaScope scope(ctx.arena);
-  const int64_t tokens = gradient.rows();
-  const DType dtype = gradient.dtype;
-  const TensorView dproduct =
-      ctx.arena.allocate("product gradient", dtype, {tokens, config_.mlp}, MemoryKind::activation_gradients);
+  // Once its weight gradient is there, a product's input makes room for its own gradient.
+  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;
   linear_backward(ctx, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients, row(rows_.down));
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
-  const TensorView dnorm =
-      ctx.arena.allocate("mid_norm gradient", dtype, {tokens, config_.hidden}, MemoryKind::activation_gradients);
   linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
   normalise_backward(ctx, weights, gradients, rows_.post_norm,
                      {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
@@ -211,17 +206,10 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
     gradients.notify(row(rows_.qkv_bias));
   }
 
-  const TensorView dnorm =
-      ctx.arena.allocate("input_norm gradient", dtype, {tokens, config_.hidden}, MemoryKind::activation_gradients);
+  const TensorView& dnorm = a.input_norm;
   linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
   normalise_backward(ctx, weights, gradients, rows_.input_norm,
                      {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});
-}
-
-void Block::backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                     BlockActivations& a, const TensorView& gradient) const {
-  mlp_backward(ctx, weights, gradients, a, gradient);
-  attention_backward(ctx, in, weights, gradients, a, gradient);
 }
 
 }  // namespace yoke

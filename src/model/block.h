@@ -37,10 +37,13 @@ class Block {
   void recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
                  BlockActivations& a) const;
 
-  /// `gradient` [T, h]: of the loss with respect to the block's output, replaced by that of its input. Overwrites
-  /// a.gate_up.
-  void backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                BlockActivations& a, const TensorView& gradient) const;
+  /// Backward, first the MLP's half, then attention's. `gradient` [T, h]: of the loss with respect to what leaves the
+  /// half, replaced by that of what enters it. Activations are overwritten with gradients; after mlp_backward() those
+  /// of BlockPart::mlp are not needed any more.
+  void mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
+                    const TensorView& gradient) const;
+  void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
+                          BlockActivations& a, const TensorView& gradient) const;
 
  private:
   void project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
@@ -51,10 +54,6 @@ class Block {
   /// `args` without weight and its gradient, which come from the stores.
   void normalise_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, int norm,
                           RmsNormBackward args) const;
-  void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                          BlockActivations& a, const TensorView& gradient) const;
-  void mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
-                    const TensorView& gradient) const;
 
   size_t row(int relative) const { return first_row_ + static_cast<size_t>(relative); }
   TensorView q(const BlockActivations& a) const;

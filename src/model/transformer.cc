@@ -183,13 +183,18 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
     ArenaScope scope(ctx.arena);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
     const ActivationTable& table = activations(l);
-    table.allocate(ctx.arena, Fate::recomputed, batch.size(), a);
-    if (table.fate(&BlockActivations::mid) == Fate::recomputed) {
-      table.allocate(ctx.arena, Fate::scratch, batch.size(), a);
-    }
     const Block& block = blocks_[static_cast<size_t>(l)];
-    block.recompute(ctx, in, weights, table, a);
-    block.backward(ctx, in, weights, gradients, a, gradient);
+    table.allocate(ctx.arena, Fate::recomputed, batch.size(), a, BlockPart::attention);
+    {
+      ArenaScope mlp(ctx.arena);
+      table.allocate(ctx.arena, Fate::recomputed, batch.size(), a, BlockPart::mlp);
+      if (table.fate(&BlockActivations::mid) == Fate::recomputed) {
+        table.allocate(ctx.arena, Fate::scratch, batch.size(), a);
+      }
+      block.recompute(ctx, in, weights, table, a);
+      block.mlp_backward(ctx, weights, gradients, a, gradient);
+    }
+    block.attention_backward(ctx, in, weights, gradients, a, gradient);
   }
   ctx.arena.enter("backward");
   const auto embedding = gradients.get(parameters_.embedding());

@@ -68,7 +68,8 @@ class Transformer {
 
   /// Fills memory up to final_norm.
   void forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, MicroBatchMemory& memory) const;
-  /// Token losses [T] f32. With `gradients`, head gradients go there and that of final_norm into `gradient` [T, h].
+  /// Token losses [T] f32. With `gradients`, head gradients go there and that of final_norm into `gradient` [T, h],
+  /// which may be final_norm itself.
   void loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, const MicroBatchMemory& memory,
             const LossOptions& options, const TensorView& token_loss, GradientStore* gradients,
             const TensorView& gradient) const;

@@ -114,13 +114,11 @@ void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, f
   const DeviceBatch device = upload_batch(ctx, batch);
   const int64_t tokens = device.size();
   MicroBatchMemory memory = transformer_.allocate(ctx.arena, tokens, false);
-  const TensorView gradient = ctx.arena.allocate(
-      "residual gradient", options_.compute, {tokens, transformer_.config().hidden}, MemoryKind::activation_gradients);
   transformer_.forward(ctx, device, weight_store_, memory);
   const TensorView losses = reshape(columns(rows(token_loss_, index, 1), 0, tokens), {tokens});
   transformer_.loss(ctx, device, weight_store_, memory, {.chunk = options_.loss_chunk, .scale = scale}, losses,
-                    &gradient_store_, gradient);
-  transformer_.backward(ctx, device, weight_store_, gradient_store_, memory, gradient);
+                    &gradient_store_, memory.final_norm);
+  transformer_.backward(ctx, device, weight_store_, gradient_store_, memory, memory.final_norm);
 }
 
 StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, const UpdateOptions& update) {
