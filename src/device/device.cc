@@ -100,14 +100,14 @@ double cgroup_number(const std::string& path, int field = 0) {
   return number ? value : -1;
 }
 
-/// The number behind `key` in a file of /proc, in KiB; 0 when it isn't there.
-double kib_field(const std::string& path, std::string_view key) {
+/// The number behind `key` in a file of lines "key number", at least 0; 0 when it isn't there.
+double field(const std::string& path, std::string_view key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
     std::string word;
-    double kib = 0;
-    if (fields >> word >> kib && word == key) return kib;
+    double number = 0;
+    if (fields >> word >> number && word == key) return std::max(0.0, number);
   }
   return 0;
 }
@@ -135,24 +135,28 @@ int usable_cores() {
 }
 
 size_t available_memory(const std::string& root) {
-  double available = kib_field(root + "/proc/meminfo", "MemAvailable:") * 1024;
-  const auto respect = [&](const std::string& limit_file, const std::string& used_file) {
-    const double limit = cgroup_number(limit_file);
-    if (limit >= 0) available = std::min(available, std::max(0.0, limit - std::max(0.0, cgroup_number(used_file))));
+  double available = field(root + "/proc/meminfo", "MemAvailable:") * 1024;
+  const auto respect = [&](const std::string& group, const char* limit_file, const char* used_file,
+                           std::string_view cache) {
+    const double limit = cgroup_number(group + limit_file);
+    if (limit < 0) return;
+    // Files that were read count as used, but the kernel drops what of them was not read lately before it kills.
+    const double used = cgroup_number(group + used_file) - field(group + "/memory.stat", cache);
+    available = std::min(available, std::max(0.0, limit - std::max(0.0, used)));
   };
   // Version 2: the limit of every group above counts as well.
   const std::string cgroups = root + "/sys/fs/cgroup";
   for (std::string path = cgroup_path(root);; path = path.substr(0, path.rfind('/'))) {
-    respect(cgroups + path + "/memory.max", cgroups + path + "/memory.current");
+    respect(cgroups + path, "/memory.max", "/memory.current", "inactive_file");
     if (path.empty()) break;
   }
-  respect(cgroups + "/memory/memory.limit_in_bytes", cgroups + "/memory/memory.usage_in_bytes");  // version 1
+  respect(cgroups + "/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");  // version 1
   return static_cast<size_t>(available);
 }
 
 ResidentMemory resident_memory() {
-  return {.now = static_cast<size_t>(kib_field("/proc/self/status", "VmRSS:") * 1024),
-          .peak = static_cast<size_t>(kib_field("/proc/self/status", "VmHWM:") * 1024)};
+  return {.now = static_cast<size_t>(field("/proc/self/status", "VmRSS:") * 1024),
+          .peak = static_cast<size_t>(field("/proc/self/status", "VmHWM:") * 1024)};
 }
 
 }  // namespace yoke

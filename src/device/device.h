@@ -61,8 +61,9 @@ class Device {
 /// Processor cores this process may use: affinity and cgroup quota respected.
 int usable_cores();
 
-/// Bytes of memory this process may use: physical memory and cgroup limit, less what is in use now. `root` stands for
-/// the file system's root, so that tests can lay out machines of their own.
+/// Bytes of memory this process may use: physical memory and cgroup limit, less what is in use now and can't be dropped
+/// (MemAvailable of the machine; of a cgroup its usage without inactive file pages). `root` stands for the file
+/// system's root, so that tests can lay out machines of their own.
 size_t available_memory(const std::string& root = "");
 
 /// Bytes of memory this process has resident: now, and at most so far.

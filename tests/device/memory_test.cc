@@ -62,6 +62,50 @@ TEST_F(MachineFiles, VersionOneWithoutLimit) {
   EXPECT_EQ(available(), kFree);
 }
 
+// A group that has read a large data set is not full.
+TEST_F(MachineFiles, FilePagesThatCanBeDroppedAreFree) {
+  write("proc/self/cgroup", "0::/jobs/train\n");
+  write("sys/fs/cgroup/jobs/train/memory.max", "4000000000\n");
+  write("sys/fs/cgroup/jobs/train/memory.current", "3000000000\n");
+  write("sys/fs/cgroup/jobs/train/memory.stat",
+        "anon 500000000\nfile 2500000000\ninactive_anon 7\nactive_file 100000000\ninactive_file 2400000000\n");
+  EXPECT_EQ(available(), 3400000000u);
+  // Each group by its own figures.
+  write("sys/fs/cgroup/jobs/memory.max", "5000000000\n");
+  write("sys/fs/cgroup/jobs/memory.current", "4500000000\n");
+  EXPECT_EQ(available(), 500000000u);
+  write("sys/fs/cgroup/jobs/memory.stat", "inactive_file 2500000000\n");
+  EXPECT_EQ(available(), 3000000000u);
+}
+
+TEST_F(MachineFiles, FilePagesUnderVersionOne) {
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "2000\n");
+  // Without `total_` it is the group's own pages; usage has those of the groups below it too.
+  write("sys/fs/cgroup/memory/memory.stat", "inactive_file 100\ntotal_inactive_file 1500\n");
+  EXPECT_EQ(available(), 4500u);
+}
+
+TEST_F(MachineFiles, FilePagesBeyondWhatIsUsedFreeNoMoreThanThat) {
+  write("sys/fs/cgroup/memory.max", "4000\n");
+  write("sys/fs/cgroup/memory.current", "1000\n");
+  write("sys/fs/cgroup/memory.stat", "inactive_file 1001\n");
+  EXPECT_EQ(available(), 4000u);
+  write("sys/fs/cgroup/memory.stat", "inactive_file 18446744073709551615\n");
+  EXPECT_EQ(available(), 4000u);
+}
+
+TEST_F(MachineFiles, WithoutAFigureForFilePagesAllThatIsUsedCounts) {
+  write("sys/fs/cgroup/memory.max", "4000\n");
+  write("sys/fs/cgroup/memory.current", "1000\n");
+  EXPECT_EQ(available(), 3000u);
+  for (const char* stat : {"", "\n", "inactive_file\n", "inactive_file many\n", "inactive_file: 500\n",
+                           "inactive_file -500\n", "total_inactive_file 500\n", "500 inactive_file\n"}) {
+    write("sys/fs/cgroup/memory.stat", stat);
+    EXPECT_EQ(available(), 3000u) << stat;
+  }
+}
+
 TEST_F(MachineFiles, LimitAboveTheMachine) {
   write("proc/self/cgroup", "0::/x\n");
   write("sys/fs/cgroup/x/memory.max", "999000000000\n");
