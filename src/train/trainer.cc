@@ -99,10 +99,10 @@ void Trainer::after_first_step(double seconds) {
   write_plan(output() / "plan.json", run_, &measured);
   const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
   log::info(
-      "memory: planned {:.1f} MiB, used {:.1f} MiB, resident {:.1f} MiB; a step: planned at least {:.3f} s, took "
-      "{:.3f} s",
-      mib(run_.plan.peak_bytes), mib(measured.peak_bytes), mib(measured.resident_bytes), run_.plan.step_seconds,
-      seconds);
+      "memory: arena planned {:.1f} MiB, used {:.1f} MiB; resident planned {:.1f} MiB, was {:.1f} MiB; a step: planned "
+      "at least {:.3f} s, took {:.3f} s",
+      mib(run_.plan.peak_bytes), mib(measured.peak_bytes), mib(run_.planned_resident()), mib(measured.resident_bytes),
+      run_.plan.step_seconds, seconds);
 }
 
 void Trainer::report(const StepResult& result, const StepData& data, double seconds) {
