@@ -4,11 +4,11 @@
 //   fp32   as it is
 //   bf16   rounded at random: up with the probability of the distance below, so that the mean is exact and updates
 //          that are smaller than half a unit in the last place are not lost
-//   8 bits a code for each element and the largest magnitude of each block of 256. The code names one of 256 values of
-//   a
-//          dynamic map (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"), the nearest to
-//          element / largest magnitude. A positive element never gets the code of zero in the unsigned map: a second
-//          moment of zero would let an update explode.
+//   8 bits a code for each element and the largest magnitude of each block of 256, its scale. The code names one of the
+//          256 values of a dynamic map (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"): the
+//          nearest to element / scale. In the unsigned map a positive element never gets the code of zero, because a
+//          second moment of zero would let an update explode; but a block whose scale is 2^-120 or less is stored as
+//          zeros, because reciprocals of the smallest scales overflow.
 #pragma once
 
 #include <array>

@@ -95,7 +95,8 @@ class Engine {
   TensorView row_squares_;  // [rows] f64
 };
 
-/// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 64 MiB, at least 64.
+/// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 32 MiB, at least 64, or all `tokens`
+/// where those are fewer.
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
 
 /// Bytes that live as long as the run: weights, gradients and the optimizer's state.
