@@ -56,6 +56,10 @@ enum class CheckDepth {
 /// All step folders, newest first. None when `folder` doesn't exist.
 std::vector<CheckpointEntry> find_checkpoints(const std::filesystem::path& folder, CheckDepth depth);
 
+/// The state that was saved with the checkpoint in `path`, its files not checked. UserError (bad_file) when it can't be
+/// read or is no JSON object.
+nlohmann::json checkpoint_state(const std::filesystem::path& path);
+
 /// A checkpoint that is open for reading.
 class Checkpoint {
  public:

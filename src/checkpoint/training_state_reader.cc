@@ -78,10 +78,16 @@ bool inside(const Region& region, const Shape& global) {
 
 }  // namespace
 
+json checkpoint_state(const fs::path& path) {
+  json state = parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
+  if (!state.is_object()) fail_file("{}: is no object.", (path / kStateFile).string());
+  return state;
+}
+
 Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
   const std::string fault = checkpoint_fault(path, CheckDepth::hashes);
   if (!fault.empty()) fail_file("{}: can't be resumed from: {}.", path.string(), fault);
-  state_ = parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
+  state_ = checkpoint_state(path);
   read_manifest();
 }
 

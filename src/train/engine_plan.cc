@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 
 #include "ops/elementwise/elementwise.h"
@@ -101,30 +102,35 @@ double shortest(int repeats, const Work& work) {
 
 }  // namespace
 
-DeviceRates measure_rates(const Device& device, DType compute) {
-  constexpr int64_t kSide = 1536, kStream = int64_t{8} << 20;
-  const MemoryBlock block(size_t{160} << 20);
+DeviceRates measure_rates(const Device& device, DType compute, double budget) {
+  // Streams have to be larger than caches are; where memory is that scarce, smaller ones have to do.
+  constexpr double kMost = 0x1.8p26, kLeast = 0x1p20;
+  const double bytes = std::clamp(budget / 2, kLeast, kMost);
+  const int64_t stream_elements = static_cast<int64_t>(bytes / (3 * sizeof(float))) / 64 * 64;
+  const int64_t side = std::min<int64_t>(1536, static_cast<int64_t>(std::sqrt(bytes / (3 * sizeof(float)))) / 64 * 64);
+  const MemoryBlock block(static_cast<size_t>(bytes) + (size_t{1} << 16) + (size_t{40} << 20));
   Arena arena(block.data(), block.bytes());
   Stream stream;
   Context ctx{device, stream, arena};
   DeviceRates rates;
   {
     ArenaScope scope(arena);
-    Matmul product{.a = arena.allocate("a", compute, {kSide, kSide}),
-                   .b = arena.allocate("b", compute, {kSide, kSide}),
-                   .c = arena.allocate("c", compute, {kSide, kSide}),
+    Matmul product{.a = arena.allocate("a", compute, {side, side}),
+                   .b = arena.allocate("b", compute, {side, side}),
+                   .c = arena.allocate("c", compute, {side, side}),
                    .transpose_b = true};
     fill(ctx, {.y = product.a, .value = 0.5f});
     fill(ctx, {.y = product.b, .value = 0.5f});
     const double seconds = shortest(8, [&] { matmul(ctx, product); });
-    rates.flops_per_second = 2.0 * kSide * kSide * kSide / seconds;
+    rates.flops_per_second = 2.0 * static_cast<double>(side * side * side) / seconds;
   }
-  const TensorView a = arena.allocate("a", DType::f32, {kStream}), b = arena.allocate("b", DType::f32, {kStream}),
-                   c = arena.allocate("c", DType::f32, {kStream});
+  const TensorView a = arena.allocate("a", DType::f32, {stream_elements}),
+                   b = arena.allocate("b", DType::f32, {stream_elements}),
+                   c = arena.allocate("c", DType::f32, {stream_elements});
   fill(ctx, {.y = a, .value = 1});
   fill(ctx, {.y = b, .value = 1});
   const double seconds = shortest(6, [&] { add(ctx, {.a = a, .b = b, .y = c}); });
-  rates.bytes_per_second = 3.0 * sizeof(float) * kStream / seconds;
+  rates.bytes_per_second = 3.0 * sizeof(float) * static_cast<double>(stream_elements) / seconds;
   return rates;
 }
 

@@ -54,7 +54,8 @@ struct EnginePlan {
 EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
                        const DeviceRates& rates = {});
 
-/// Measures what products of this type and streaming through memory reach here; takes about half a second.
-DeviceRates measure_rates(const Device& device, DType compute);
+/// Measures what products of this type and streaming through memory reach here, in at most half of `budget` bytes;
+/// takes about half a second.
+DeviceRates measure_rates(const Device& device, DType compute, double budget = 0x1p30);
 
 }  // namespace yoke

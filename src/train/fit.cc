@@ -52,7 +52,7 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
   }
   std::vector<int64_t> legal;
   for (const int64_t d : divisors) {
-    if (d <= kLargestMicroBatchTokens / options.sequence_length) legal.push_back(d);
+    if (d <= (kLargestMicroBatchTokens - 1) / options.sequence_length) legal.push_back(d);
   }
   return legal;
 }
@@ -111,16 +111,23 @@ std::optional<Fit> FitSearch::search(const EngineOptions& options, const FitFree
 
 std::optional<Fit> FitSearch::fastest(const EngineOptions& options, const FitFreedom& freedom) const {
   auto fit = search(options, freedom);
-  if (fit || !freedom.loss_chunk) return fit;
+  if (!freedom.loss_chunk) return fit;
   EngineOptions smaller = options;
-  smaller.loss_chunk = smallest_loss_chunk(options);
-  return search(smaller, freedom);
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  if (smaller.loss_chunk == 0) smaller.loss_chunk = default_loss_chunk(config_, options.compute, tokens);
+  while (!fit && smaller.loss_chunk > smallest_loss_chunk(options)) {
+    smaller.loss_chunk = std::max(smaller.loss_chunk / 2, smallest_loss_chunk(options));
+    fit = search(smaller, freedom);
+  }
+  return fit;
 }
 
 Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom) const {
   EngineOptions least = options;
   if (freedom.micro_batch && !options.consume_gradients) least = with_micro_batch(least, 1);
-  if (freedom.loss_chunk) least.loss_chunk = smallest_loss_chunk(least);
+  if (freedom.loss_chunk && (least.loss_chunk == 0 || least.loss_chunk > smallest_loss_chunk(least))) {
+    least.loss_chunk = smallest_loss_chunk(least);
+  }
   Fit best{least, plan(least)};
   if (!freedom.recompute) return best;
   for (const Recompute setting : {Recompute::norms, Recompute::mlp, Recompute::attention, Recompute::block}) {
@@ -132,52 +139,74 @@ Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom)
   return best;
 }
 
+std::vector<EngineOptions> cheaper_formats(const EngineOptions& options) {
+  std::vector<EngineOptions> all;
+  EngineOptions o = options;
+  const auto add = [&](bool changes, auto change) {
+    if (!changes) return;
+    change();
+    all.push_back(o);
+  };
+  const OptimizerKind kind = o.optimizer.kind;
+  const bool moments = kind == OptimizerKind::adamw || kind == OptimizerKind::muon ||
+                       (kind == OptimizerKind::sgd && o.optimizer.momentum > 0);
+  for (const MomentsFormat format : {MomentsFormat::bf16, MomentsFormat::int8}) {
+    add(moments && o.optimizer.moments < format, [&] { o.optimizer.moments = format; });
+  }
+  const bool bf16 = o.compute == DType::bf16;
+  add(bf16 && o.gradients == DType::f32, [&] { o.gradients = DType::bf16; });
+  add(bf16 && o.fp32_master, [&] { o.fp32_master = false; });
+  add(o.compute != DType::f16 && o.micro_batches == 1 && !o.consume_gradients, [&] { o.consume_gradients = true; });
+  return all;
+}
+
 std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, const EngineOptions& to) {
-  std::vector<std::string> flags;
-  if (to.micro_batch != from.micro_batch) flags.push_back(fmt::format("--train.micro_batch {}", to.micro_batch));
+  std::string flags;
+  const auto add = [&](bool changes, const char* key, const auto& value) {
+    if (changes) flags += fmt::format("{}--{} {}", flags.empty() ? "" : " ", key, value);
+  };
   const auto layers = [&](const EngineOptions& o) {
     return o.recompute_layers < 0 ? config.layers : o.recompute_layers;
   };
-  if (to.recompute != from.recompute || layers(to) != layers(from)) {
-    flags.push_back(fmt::format("--memory.recompute {}", word_of<Recompute>(to.recompute, kRecomputeWords)));
-    if (layers(to) != config.layers) flags.push_back(fmt::format("--memory.recompute_layers {}", layers(to)));
-  }
-  if (to.optimizer.moments != from.optimizer.moments) {
-    flags.push_back(fmt::format("--memory.moments {}", word_of<MomentsFormat>(to.optimizer.moments, kMomentsWords)));
-  }
-  if (to.loss_chunk != from.loss_chunk) {
-    const int64_t tokens = to.micro_batch * to.sequence_length;
-    flags.push_back(fmt::format("--memory.loss_chunks {}", (tokens + to.loss_chunk - 1) / to.loss_chunk));
-  }
-  return fmt::format("{}", fmt::join(flags, " "));
+  const auto chunks = [&](const EngineOptions& o) {
+    return o.loss_chunk == 0 ? 0 : (o.micro_batch * o.sequence_length + o.loss_chunk - 1) / o.loss_chunk;
+  };
+  add(to.micro_batch != from.micro_batch, "train.micro_batch", to.micro_batch);
+  const bool recompute = to.recompute != from.recompute || layers(to) != layers(from);
+  add(recompute, "memory.recompute", word_of<Recompute>(to.recompute, kRecomputeWords));
+  const std::string count = layers(to) == config.layers ? "all" : std::to_string(layers(to));
+  add(layers(to) != layers(from), "memory.recompute_layers", count);
+  add(to.optimizer.moments != from.optimizer.moments, "memory.moments",
+      word_of<MomentsFormat>(to.optimizer.moments, kMomentsWords));
+  add(to.gradients != from.gradients, "memory.gradients", "bf16");
+  add(to.fp32_master != from.fp32_master, "memory.master", "none");
+  add(to.consume_gradients != from.consume_gradients, "memory.consume_gradients", "true");
+  add(chunks(to) != chunks(from), "memory.loss_chunks", chunks(to));
+  return flags;
 }
 
 std::string fitting_settings(const FitSearch& search, const ModelConfig& config, const Fit& asked,
                              const std::string& command) {
   std::string text;
   std::set<std::string> offered;
-  constexpr FitFreedom kAll{.recompute = true, .loss_chunk = true, .micro_batch = true};
-  struct Way {
-    FitFreedom freedom;
-    MomentsFormat moments;
-  };
-  const MomentsFormat moments = asked.options.optimizer.moments;
-  const Way ways[] = {{{.recompute = true}, moments},
-                      {{.micro_batch = true}, moments},
-                      {kAll, moments},
-                      {kAll, MomentsFormat::bf16},
-                      {kAll, MomentsFormat::int8}};
-  for (const Way& way : ways) {
-    // Formats that change what is computed come last, and only where nothing else fits.
-    if (way.moments != moments && (!text.empty() || asked.options.optimizer.kind == OptimizerKind::adafactor)) continue;
-    EngineOptions options = asked.options;
-    options.optimizer.moments = way.moments;
-    const auto fit = search.fastest(options, way.freedom);
-    if (!fit) continue;
+  const auto offer = [&](const EngineOptions& options, const FitFreedom& freedom) {
+    const auto fit = search.fastest(options, freedom);
+    if (!fit) return false;
     const std::string flags = recipe_flags(config, asked.options, fit->options);
-    if (flags.empty() || !offered.insert(flags).second) continue;
+    if (flags.empty() || !offered.insert(flags).second) return false;
     text += fmt::format("\n  {:.2f} GiB, {:.2f} x the time:  {} {}", static_cast<double>(fit->plan.peak_bytes) / 0x1p30,
                         time_of(fit->plan) / time_of(asked.plan), command, flags);
+    return true;
+  };
+  constexpr FitFreedom kAll{.recompute = true, .loss_chunk = true, .micro_batch = true};
+  for (const FitFreedom& freedom : {FitFreedom{.recompute = true}, FitFreedom{.micro_batch = true}, kAll}) {
+    offer(asked.options, freedom);
+  }
+  if (!text.empty()) return text;
+  // What changes the arithmetic is offered only where nothing else fits.
+  for (const EngineOptions& options : cheaper_formats(asked.options)) {
+    const FitFreedom freedom{.recompute = true, .loss_chunk = true, .micro_batch = !options.consume_gradients};
+    if (offer(options, freedom)) break;
   }
   return text;
 }

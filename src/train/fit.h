@@ -9,10 +9,10 @@
 
 namespace yoke {
 
-/// What a search may change. None of it changes what is computed but for the order of sums (micro_batch).
+/// What a search may change. None of it changes what is computed but for the order of sums (micro_batch, loss_chunk).
 struct FitFreedom {
   bool recompute = false;    ///< the setting, and for how many layers
-  bool loss_chunk = false;   ///< down to the smallest, and only where nothing fits otherwise
+  bool loss_chunk = false;   ///< halved, only where nothing fits otherwise
   bool micro_batch = false;  ///< among the divisors of the global batch
 };
 
@@ -45,6 +45,10 @@ class FitSearch {
   const DeviceRates& rates_;
   double budget_;
 };
+
+/// `options` with ever cheaper formats of what the optimizer keeps, each with all that came before: they change what is
+/// computed, within the bounds that docs/recipe.md gives.
+std::vector<EngineOptions> cheaper_formats(const EngineOptions& options);
 
 /// The recipe keys that make `to` of `from`: "--train.micro_batch 2 --memory.recompute block".
 std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, const EngineOptions& to);

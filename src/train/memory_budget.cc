@@ -18,20 +18,29 @@ size_t loader_bytes(const EngineOptions& options) {
   return static_cast<size_t>(bytes);
 }
 
-FitFreedom freedom_of(const Recipe& recipe) {
+FitFreedom freedom_of(const Recipe& recipe, const PinnedSettings& pinned) {
   return {.recompute = !recipe.memory.recompute,
-          .loss_chunk = !recipe.memory.loss_chunks,
-          .micro_batch = !recipe.train.micro_batch};
+          .loss_chunk = !recipe.memory.loss_chunks && pinned.loss_chunk == 0,
+          .micro_batch = !recipe.train.micro_batch && pinned.micro_batch == 0};
+}
+
+/// For a shell.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+:=@%,";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
 }
 
 std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
 
-std::string command_line(const LoadedRecipe& loaded) {
-  std::string command = "yoke train " + loaded.name;
+std::string command_line(const LoadedRecipe& loaded, const std::string& resume) {
+  std::string command = "yoke train " + quoted(loaded.name);
   for (const RecipeOverride& override : loaded.overrides) {
-    command += fmt::format(" --{} {}", override.key, override.value);
+    command += fmt::format(" --{} {}", override.key, quoted(override.value));
   }
-  return command;
+  return resume == "none" ? command : fmt::format("{} --resume {}", command, quoted(resume));
 }
 
 }  // namespace
@@ -49,28 +58,33 @@ MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options) 
   return budget;
 }
 
-Fit fit_recipe(const FitSearch& search, const Recipe& recipe, const EngineOptions& asked) {
-  const FitFreedom freedom = freedom_of(recipe);
+Fit fit_recipe(const FitSearch& search, const Recipe& recipe, const EngineOptions& asked,
+               const PinnedSettings& pinned) {
+  const FitFreedom freedom = freedom_of(recipe, pinned);
   if (auto fit = search.fastest(asked, freedom)) return std::move(*fit);
   return search.smallest(asked, freedom);
 }
 
 void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConfig& config, const Fit& fit,
-            const MemoryBudget& budget) {
+            const MemoryBudget& budget, const std::string& resume) {
   const size_t needed = budget.outside() + fit.plan.peak_bytes;
   std::string text =
       fmt::format("The run needs {} of memory ({} for the arena, {} for program, data and batches), and {} {}.",
                   gib(needed), gib(fit.plan.peak_bytes), gib(budget.outside()),
                   budget.limited ? "memory.limit is" : "this machine has free for it", gib(budget.capacity));
-  const std::string fitting = fitting_settings(search, config, fit, command_line(loaded));
+  const std::string fitting = fitting_settings(search, config, fit, command_line(loaded, resume));
   if (!fitting.empty()) {
     text += " These settings fit:" + fitting;
   } else {
-    const Fit least = search.smallest(fit.options, {.recompute = true, .loss_chunk = true, .micro_batch = true});
+    const std::vector<EngineOptions> cheaper = cheaper_formats(fit.options);
+    const Fit least = search.smallest(cheaper.empty() ? fit.options : cheaper.back(),
+                                      {.recompute = true, .loss_chunk = true, .micro_batch = true});
+    const std::string flags = recipe_flags(config, fit.options, least.options);
     text += fmt::format(
-        " Nothing that leaves the model as it is makes it fit: the smallest run ({}) needs {}. Use a shorter "
-        "data.sequence_length, a smaller model, or a machine with more memory.",
-        recipe_flags(config, fit.options, least.options), gib(budget.outside() + least.plan.peak_bytes));
+        " No setting makes it fit: the smallest run{} needs {}. Use a shorter data.sequence_length, a smaller model, "
+        "or "
+        "a machine with more memory.",
+        flags.empty() ? "" : fmt::format(" ({})", flags), gib(budget.outside() + least.plan.peak_bytes));
   }
   throw UserError(ExitCode::does_not_fit, text);
 }

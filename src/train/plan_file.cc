@@ -20,14 +20,6 @@ int64_t loss_chunk(const RunSetup& run) {
 
 }  // namespace
 
-std::optional<int64_t> planned_micro_batch(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  const nlohmann::json plan = nlohmann::json::parse(read_file(path), nullptr, false);
-  const auto at = nlohmann::json::json_pointer("/predicted/settings/micro_batch");
-  if (plan.is_discarded() || !plan.contains(at) || !plan.at(at).is_number_integer()) return std::nullopt;
-  return plan.at(at).get<int64_t>();
-}
-
 std::string settings_text(const RunSetup& run) {
   const int64_t layers = recomputed_layers(run);
   const std::string recompute = layers == 0 ? "nothing recomputed"

@@ -15,9 +15,6 @@ struct Measured {
   double step_seconds = 0;
 };
 
-/// The micro-batch that the plan of an earlier run settled on, if there is one.
-std::optional<int64_t> planned_micro_batch(const std::filesystem::path& path);
-
 /// {"settings": {"micro_batch", "micro_batches", "recompute", "recompute_layers", "loss_chunk" in tokens} as they were
 /// given or found, "peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops",
 /// "peak_moment", "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}

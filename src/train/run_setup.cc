@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "train/plan_file.h"
+#include "train/training_checkpoint.h"
 
 namespace yoke {
 
@@ -60,13 +60,33 @@ void set_duration(RunSetup& run) {
   check_schedule(train, run.steps);
 }
 
+/// A resumed run's settings, where the recipe leaves them open and they are still legal.
+PinnedSettings pin(EngineOptions& options, const Recipe& recipe, PinnedSettings pinned) {
+  if (recipe.train.micro_batch || recipe.memory.consume_gradients || pinned.micro_batch < 1 ||
+      recipe.train.global_batch % pinned.micro_batch != 0 ||
+      pinned.micro_batch > kLargestMicroBatchTokens / (options.sequence_length + 1)) {
+    pinned.micro_batch = 0;
+  } else {
+    options.micro_batch = pinned.micro_batch;
+    options.micro_batches = recipe.train.global_batch / pinned.micro_batch;
+  }
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > tokens) {
+    pinned.loss_chunk = 0;
+  } else {
+    options.loss_chunk = pinned.loss_chunk;
+  }
+  return pinned;
+}
+
 /// Settles what the recipe leaves open, or refuses the run.
-void plan_memory(RunSetup& run) {
-  run.rates = measure_rates(run.device, run.engine.compute);
+void plan_memory(RunSetup& run, PinnedSettings pinned) {
+  pinned = pin(run.engine, run.recipe(), pinned);
   run.budget = measure_budget(run.recipe(), run.engine);
+  run.rates = measure_rates(run.device, run.engine.compute, run.budget.arena());
   const FitSearch search(run.device, run.config.model, run.rates, run.budget.arena());
-  Fit fit = fit_recipe(search, run.recipe(), run.engine);
-  if (!search.fits(fit.plan)) refuse(run.loaded, search, run.config.model, fit, run.budget);
+  Fit fit = fit_recipe(search, run.recipe(), run.engine, pinned);
+  if (!search.fits(fit.plan)) refuse(run.loaded, search, run.config.model, fit, run.budget, run.resume);
   run.engine = fit.options;
   run.plan = std::move(fit.plan);
   run.peak_of_setup = resident_memory().peak;
@@ -108,15 +128,9 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
   return options;
 }
 
-RunSetup set_up(const LoadedRecipe& loaded, bool resumes) {
+RunSetup set_up(const LoadedRecipe& loaded, const std::string& resume) {
   check_supported(loaded.recipe);
-  RunSetup run{.loaded = loaded};
-  if (resumes && !loaded.recipe.train.micro_batch) {
-    const auto before = planned_micro_batch(std::filesystem::path(loaded.recipe.output) / "plan.json");
-    if (before && *before > 0 && loaded.recipe.train.global_batch % *before == 0) {
-      run.loaded.recipe.train.micro_batch = before;
-    }
-  }
+  RunSetup run{.loaded = loaded, .resume = resume};
   const Recipe& recipe = run.recipe();
   const TrainRecipe& train = recipe.train;
 
@@ -131,7 +145,7 @@ RunSetup set_up(const LoadedRecipe& loaded, bool resumes) {
   const std::filesystem::path cache = std::filesystem::path(recipe.output).parent_path() / ".cache";
   run.data = open_datasets(data_options(recipe, cache, threads), *run.tokenizer);
   set_duration(run);
-  plan_memory(run);
+  plan_memory(run, saved_settings(run));
   run.loader.micro_batch = run.engine.micro_batch;
   run.loader.global_batch = train.global_batch;
   run.loader.seed = static_cast<uint64_t>(train.seed);
@@ -139,9 +153,12 @@ RunSetup set_up(const LoadedRecipe& loaded, bool resumes) {
 }
 
 void require_memory(const RunSetup& run) {
-  const MemoryBudget now = measure_budget(run.recipe(), run.engine);
+  // What this process took since then was taken from what it had free: only the sum counts.
+  MemoryBudget now = measure_budget(run.recipe(), run.engine);
+  now.before = run.budget.before;
+  if (now.outside() + run.plan.peak_bytes <= now.capacity) return;
   const FitSearch search(run.device, run.config.model, run.rates, now.arena());
-  if (!search.fits(run.plan)) refuse(run.loaded, search, run.config.model, {run.engine, run.plan}, now);
+  refuse(run.loaded, search, run.config.model, {run.engine, run.plan}, now, run.resume);
 }
 
 }  // namespace yoke

@@ -27,6 +27,7 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
 
 struct RunSetup {
   LoadedRecipe loaded;
+  std::string resume = "none";  ///< what is resumed: auto, none, or the path of a checkpoint
   HfConfig config;
   std::filesystem::path tokenizer_path;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -47,8 +48,8 @@ struct RunSetup {
 
 /// Reads everything and plans the run. Every fault of the recipe, the model's files or the data is a UserError here,
 /// before anything is trained; a run that does not fit the memory too (does_not_fit), with settings that would.
-/// A run that resumes keeps the micro-batch that `auto` found when it began: the order of sums depends on it.
-RunSetup set_up(const LoadedRecipe& loaded, bool resumes);
+/// `resume`: auto, none, or the path of a checkpoint; a run that is resumed keeps what `auto` found when it began.
+RunSetup set_up(const LoadedRecipe& loaded, const std::string& resume = "none");
 
 /// UserError (does_not_fit) when the planned run no longer fits what is free now.
 void require_memory(const RunSetup& run);

@@ -28,7 +28,7 @@ std::string profile_table(const Stream& stream) {
 }  // namespace
 
 int train(const TrainOptions& options) {
-  const RunSetup run = set_up(load_recipe(options.recipe, options.overrides), options.resume != "none");
+  const RunSetup run = set_up(load_recipe(options.recipe, options.overrides), options.resume);
   const std::filesystem::path output = run.recipe().output;
   log::info("{}: {} parameters, {}, {} on {}", run.recipe().model.path, run.config.model.parameters(),
             run.recipe().model.init == Initialisation::random ? "random weights" : "pretrained weights",
@@ -61,7 +61,7 @@ int train(const TrainOptions& options) {
   Context ctx{run.device, stream, arena};
   Engine engine(ctx, run.config.model, run.engine);
   Trainer trainer(run, ctx, engine);
-  const auto state = load_run(run, engine, ctx, options.resume);
+  const auto state = load_run(run, engine, ctx);
   write_files();  // not before: a run that is refused leaves the files of the earlier run alone
   if (state) {
     trainer.restore(*state);

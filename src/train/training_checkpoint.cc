@@ -1,5 +1,7 @@
 #include "train/training_checkpoint.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "checkpoint/hf_model.h"
 #include "checkpoint/training_state.h"
@@ -45,11 +47,12 @@ TrainingState from_json(const nlohmann::json& j) {
 }
 
 /// What decides which tensors a state has and what they mean.
-nlohmann::json formats(const RunSetup& run) {
-  const Recipe& recipe = run.recipe();
-  return {{"train.optimizer", word_of<OptimizerKind>(recipe.train.optimizer, kOptimizerWords)},
-          {"memory.moments", word_of<MomentsFormat>(recipe.memory.moments, kMomentsWords)},
-          {"memory.master", word_of<MasterFormat>(recipe.memory.master, kMasterWords)}};
+nlohmann::json formats(const Recipe& recipe) {
+  return {
+      {"train.optimizer", word_of<OptimizerKind>(recipe.train.optimizer, kOptimizerWords)},
+      {"train.momentum", recipe.train.optimizer == OptimizerKind::sgd && recipe.train.momentum == 0 ? "0" : "above 0"},
+      {"memory.moments", word_of<MomentsFormat>(recipe.memory.moments, kMomentsWords)},
+      {"memory.master", word_of<MasterFormat>(recipe.memory.master, kMasterWords)}};
 }
 
 struct StateTensor {
@@ -78,7 +81,9 @@ void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
         "output folder.",
         checkpoint.path().string(), what);
   }
-  const nlohmann::json want_formats = formats(run), found_formats = checkpoint.state().at("formats");
+  // Checkpoints of before there was a choice have no entry.
+  const nlohmann::json want_formats = formats(run.recipe()),
+                       found_formats = checkpoint.state().value("formats", formats(Recipe{}));
   for (const auto& [key, value] : want_formats.items()) {
     const std::string setting = value.get<std::string>(), saved = found_formats.at(key).get<std::string>();
     if (setting == saved) continue;
@@ -105,12 +110,33 @@ void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const Tra
                       .region = Region::whole(tensor.shape),
                       .view = view});
   }
-  save_checkpoint(checkpoint_folder(run), state.step,
-                  {{"identity", identity(run)}, {"formats", formats(run)}, {"training", to_json(state)}}, pieces,
-                  static_cast<int>(run.recipe().checkpoint.keep));
+  save_checkpoint(
+      checkpoint_folder(run), state.step,
+      {{"identity", identity(run)},
+       {"formats", formats(run.recipe())},
+       {"settled", {{"micro_batch", engine.options().micro_batch}, {"loss_chunk", engine.options().loss_chunk}}},
+       {"training", to_json(state)}},
+      pieces, static_cast<int>(run.recipe().checkpoint.keep));
 }
 
-std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx, const std::string& resume) {
+PinnedSettings saved_settings(const RunSetup& run) {
+  if (run.resume == "none") return {};
+  std::filesystem::path path = run.resume;
+  if (run.resume == "auto") {
+    const auto found = find_checkpoints(checkpoint_folder(run), CheckDepth::sizes);
+    const auto whole = std::find_if(found.begin(), found.end(), [](const auto& entry) { return entry.fault.empty(); });
+    if (whole == found.end()) return {};
+    path = whole->path;
+  }
+  const nlohmann::json settled = checkpoint_state(path).value("settled", nlohmann::json::object());
+  const auto number = [&](const char* key) {
+    return settled.contains(key) && settled.at(key).is_number_integer() ? settled.at(key).get<int64_t>() : 0;
+  };
+  return {.micro_batch = number("micro_batch"), .loss_chunk = number("loss_chunk")};
+}
+
+std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx) {
+  const std::string& resume = run.resume;
   const std::filesystem::path folder = checkpoint_folder(run);
   clean_checkpoints(folder);
   std::unique_ptr<Checkpoint> checkpoint;

@@ -12,10 +12,13 @@ namespace yoke {
 /// Writes checkpoints/step-NNNNNN under the run's output and removes the oldest beyond checkpoint.keep.
 void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state);
 
-/// Finds what `resume` (auto, none, or the path of a checkpoint) means, loads it into the engine and returns its state;
-/// nothing when the run starts anew. Torn checkpoints are skipped with a reason in the log. UserError when an asked-for
-/// checkpoint is not whole, or belongs to another model, data set or precision of state.
-std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx, const std::string& resume);
+/// What the run that `run.resume` names had settled on; nothing where there is no such checkpoint, or none that says.
+PinnedSettings saved_settings(const RunSetup& run);
+
+/// Finds what `run.resume` (auto, none, or the path of a checkpoint) means, loads it into the engine and returns its
+/// state; nothing when the run starts anew. Torn checkpoints are skipped with a reason in the log. UserError when an
+/// asked-for checkpoint is not whole, or belongs to another model, data set or precision of state.
+std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx);
 
 /// Pretrained weights of the recipe's model into the engine.
 void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx);

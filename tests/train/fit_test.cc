@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/run_support.h"
+#include "train/run_setup.h"
 
 namespace yoke::test {
 namespace {
@@ -118,6 +119,7 @@ class Limited : public RunTest {
     EXPECT_EQ(run(deep(overrides), "none", true).code, 0);
     return predicted("run").at("peak_bytes").get<double>();
   }
+  int try_offers(const Ending& refused);
   std::vector<double> losses(const std::string& output) const {
     std::vector<double> losses;
     for (const auto& line : metrics_of(folder_ / output)) {
@@ -154,18 +156,13 @@ TEST_F(Limited, MicroBatchAutoTakesTheLargestThatFits) {
   EXPECT_EQ(predicted("auto").at("settings").at("micro_batch"), 4);
 }
 
-TEST_F(Limited, ARefusalOffersSettingsThatWork) {
-  const double whole = arena_of({}), least = arena_of({{"memory.recompute", "block"}, {"train.micro_batch", "1"}});
-  const Overrides limit{{"memory.limit", limit_for_arena(least + 0.3 * (whole - least))}};
-  const Ending refused = run(deep(limit));
-  ASSERT_EQ(refused.code, 3) << refused.message;
-  EXPECT_CONTAINS(refused.message, "memory.limit is");
+/// Runs every command that a refusal offers, as a dry run; their number.
+int Limited::try_offers(const Ending& refused) {
   std::istringstream lines(refused.message);
   int offers = 0;
   for (std::string line; std::getline(lines, line);) {
     const size_t command = line.find("yoke train " + at("recipe.yaml"));
     if (command == line.npos) continue;
-    ++offers;
     EXPECT_CONTAINS(line, "x the time");
     // The command holds what was asked for and the change; later options replace earlier ones.
     Overrides overrides;
@@ -173,12 +170,46 @@ TEST_F(Limited, ARefusalOffersSettingsThatWork) {
     for (std::string word, value; words >> word;) {
       if (word.starts_with("--") && words >> value) overrides[word.substr(2)] = value;
     }
-    EXPECT_EQ(overrides.at("memory.limit"), limit.at("memory.limit"));
-    overrides["output"] = at(fmt::format("offer{}", offers));
+    overrides["output"] = at(fmt::format("offer{}", ++offers));
     const Ending ending = run(overrides, "none", true);
     EXPECT_EQ(ending.code, 0) << line << ending.message;
   }
-  EXPECT_GE(offers, 2) << refused.message;
+  return offers;
+}
+
+TEST_F(Limited, ARefusalOffersSettingsThatWork) {
+  const double whole = arena_of({}), least = arena_of({{"memory.recompute", "block"}, {"train.micro_batch", "1"}});
+  const std::string limit = limit_for_arena(least + 0.3 * (whole - least));
+  for (const Overrides& more : {Overrides{},
+                                {{"memory.recompute", "norms"}, {"memory.recompute_layers", "3"}},
+                                {{"memory.loss_chunks", "1024"}}}) {
+    Overrides overrides = deep(more);
+    overrides["memory.limit"] = limit;
+    const Ending refused = run(overrides);
+    ASSERT_EQ(refused.code, 3) << refused.message;
+    EXPECT_CONTAINS(refused.message, "memory.limit is");
+    EXPECT_GE(try_offers(refused), 2) << refused.message;
+  }
+}
+
+TEST_F(Limited, CheaperFormatsAreOfferedWhereNothingElseFits) {
+  const Overrides smallest{{"memory.recompute", "block"}, {"train.micro_batch", "1"}};
+  Overrides int8 = smallest;
+  int8["memory.moments"] = "int8";
+  const double plain = arena_of(smallest), cheap = arena_of(int8);
+  const Ending refused = run(deep({{"memory.limit", limit_for_arena((plain + 3 * cheap) / 4)}}));
+  ASSERT_EQ(refused.code, 3);
+  EXPECT_CONTAINS(refused.message, "--memory.moments int8");
+  EXPECT_EQ(try_offers(refused), 1);
+}
+
+// Another process takes memory between the plan and the start: here the limit falls.
+TEST_F(Limited, WhatIsFreeIsLookedAtAgainBeforeTheStart) {
+  RunSetup setup = set_up(load_recipe(at("recipe.yaml")));
+  require_memory(setup);
+  setup.loaded.recipe.memory.limit = static_cast<int64_t>(setup.budget.outside() + setup.plan.peak_bytes) - 1;
+  const std::string message = error_of([&] { require_memory(setup); }, ExitCode::does_not_fit);
+  EXPECT_CONTAINS(message, "memory.limit is");
 }
 
 TEST_F(Limited, ALimitBelowTheSmallestRunSaysWhatThatTakes) {

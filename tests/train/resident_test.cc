@@ -79,6 +79,9 @@ class Resident : public RunTest {
     const auto planned = plan.at("predicted").at("resident_bytes").get<size_t>();
     EXPECT_EQ(plan.at("predicted").at("peak_bytes"), plan.at("measured").at("peak_bytes"));
     EXPECT_LE(peak, planned);
+    if (overrides.contains("memory.limit")) {
+      EXPECT_LE(peak, size_t{600000000});
+    }
     EXPECT_LE(static_cast<double>(planned), 1.03 * static_cast<double>(peak) + 30e6);
     fmt::print("{:<40} planned {:7.1f} MiB, held {:7.1f} MiB\n", c.name, static_cast<double>(planned) / 0x1p20,
                static_cast<double>(peak) / 0x1p20);
@@ -111,6 +114,26 @@ TEST_F(Resident, NeverAboveThePlanAndCloseToIt) {
         {"train.micro_batch", "4"},
         {"train.global_batch", "8"}}},
       {"134M bf16", k134M, {{"train.precision", "bf16"}, {"train.micro_batch", "4"}, {"train.global_batch", "4"}}},
+      {"25M bf16 bf16 moments",
+       k25M,
+       {{"train.precision", "bf16"},
+        {"memory.moments", "bf16"},
+        {"train.micro_batch", "4"},
+        {"train.global_batch", "8"}}},
+      {"25M bf16 muon, open settings and a limit",
+       k25M,
+       {{"train.precision", "bf16"},
+        {"train.optimizer", "muon"},
+        {"memory.recompute", "auto"},
+        {"train.micro_batch", "auto"},
+        {"train.global_batch", "8"},
+        {"memory.limit", "600MB"}}},
+      {"134M bf16 block, int8 moments, consumed",
+       k134M,
+       {{"train.precision", "bf16"},
+        {"memory.recompute", "block"},
+        {"memory.moments", "int8"},
+        {"memory.consume_gradients", "true"}}},
       {"134M fp32 attention", k134M, {{"train.precision", "fp32"}, {"memory.recompute", "attention"}}},
       {"300M bf16 block", k300M, {{"train.precision", "bf16"}, {"memory.recompute", "block"}}},
   };
