@@ -5,6 +5,8 @@
 #include <cmath>
 #include <locale>
 
+#include "train/settings.h"
+
 namespace yoke {
 
 namespace {
@@ -23,9 +25,10 @@ std::string seconds_text(double seconds) {
 
 std::string head(const MemoryPlan& p) {
   const EngineOptions& e = p.engine;
-  return fmt::format("{}: {} parameters, {}; {} micro-batch{} of {} x {} tokens a step\non {}, one rank\n\n", p.model,
-                     grouped(p.config.parameters()), name_of(e.compute), e.micro_batches,
-                     e.micro_batches == 1 ? "" : "es", e.micro_batch, e.sequence_length, p.device);
+  return fmt::format("{}: {} parameters, {}; {} micro-batch{} of {} x {} tokens a step\n{}\non {}, one rank\n\n",
+                     p.model, grouped(p.config.parameters()), name_of(e.compute), e.micro_batches,
+                     e.micro_batches == 1 ? "" : "es", e.micro_batch, e.sequence_length, settings_text(p.config, e),
+                     p.device);
 }
 
 std::string table(const MemoryPlan& p) {
@@ -78,7 +81,8 @@ nlohmann::json plan_json(const MemoryPlan& p) {
           {"parameters", p.config.parameters()},
           {"precision", name_of(p.engine.compute)},
           {"predicted",
-           {{"peak_bytes", p.plan.peak_bytes},
+           {{"settings", settings_json(p.config, p.engine)},
+            {"peak_bytes", p.plan.peak_bytes},
             {"resident_bytes", p.needed()},
             {"step_seconds", p.plan.step_seconds},
             {"step_flops", p.plan.step_flops},

@@ -11,11 +11,11 @@ namespace yoke {
 /// "1.50 GiB", "12.0 MiB", "512 B"
 std::string bytes_text(size_t bytes);
 
-/// Items by kind, the peak with its moment, capacity, verdict, and what is estimated.
+/// The settings, items by kind, the peak with its moment, capacity, verdict, and what is estimated.
 std::string plan_report(const MemoryPlan& plan);
 
-/// {"model", "device", "ranks": 1, "parameters", "precision", "predicted": {as in plan.json, for the whole device},
-/// "capacity": {"bytes", "source"}, "fits", "estimates": [...]}
+/// {"model", "device", "ranks": 1, "parameters", "precision", "predicted": {the keys of plan.json's, for the
+/// whole device}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}
 nlohmann::json plan_json(const MemoryPlan& plan);
 
 /// The message of a plan that does not fit.

@@ -141,6 +141,35 @@ TEST_F(Plans, LinesAddUpToWhatIsNeeded) {
   }
 }
 
+TEST_F(Plans, SettingsAreNamed) {
+  const MemoryPlan given = plan(kLlama8B, {{"data.sequence_length", "4096"},
+                                           {"train.precision", "bf16"},
+                                           {"train.micro_batch", "2"},
+                                           {"train.global_batch", "10"},
+                                           {"train.optimizer", "muon"},
+                                           {"memory.recompute", "mlp"},
+                                           {"memory.recompute_layers", "3"},
+                                           {"memory.loss_chunks", "16"},
+                                           {"memory.moments", "int8"},
+                                           {"memory.master", "none"},
+                                           {"memory.gradients", "bf16"}});
+  EXPECT_CONTAINS(plan_report(given),
+                  "\n5 x 2 sequences a step, recompute mlp in 3 of 32 layers, loss in chunks of 512 tokens, muon, "
+                  "moments int8, master none, gradients bf16\n");
+  EXPECT_EQ(plan_json(given)["predicted"]["settings"], nlohmann::json::parse(R"({
+      "micro_batch": 2, "micro_batches": 5, "recompute": "mlp", "recompute_layers": 3, "loss_chunk": 512,
+      "optimizer": "muon", "moments": "int8", "master": "none", "gradients": "bf16", "consume_gradients": false})"));
+
+  // Whatever isn't given: 32 MiB of logits are 130.8 rows of 128256 x 2 bytes, and the B200 holds all activations.
+  const MemoryPlan open = plan(kLlama8B, {{"train.precision", "bf16"}, {"memory.consume_gradients", "true"}}, "B200");
+  EXPECT_CONTAINS(plan_report(open),
+                  "\n1 x 1 sequences a step, nothing recomputed, loss in chunks of 128 tokens, gradients consumed in "
+                  "backward\n");
+  EXPECT_EQ(plan_json(open)["predicted"]["settings"], nlohmann::json::parse(R"({
+      "micro_batch": 1, "micro_batches": 1, "recompute": "none", "recompute_layers": 0, "loss_chunk": 128,
+      "optimizer": "adamw", "moments": "fp32", "master": "fp32", "gradients": "fp32", "consume_gradients": true})"));
+}
+
 // A GPU multiplies 16 bits as they are, whatever the processor that plans, and keeps tiles on chip.
 TEST_F(Plans, AGpuIsNotThisProcessor) {
   for (const char* precision : {"bf16", "fp16", "fp32"}) {
