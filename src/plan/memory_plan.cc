@@ -31,8 +31,8 @@ DeviceRates rates_of(const Gpu& gpu, DType compute) {
 }
 
 /// Chooses what the recipe leaves open.
-void settle(MemoryPlan& p, const FitSearch& search, const Recipe& recipe) {
-  Fit fit = fit_recipe(search, recipe, p.engine);
+void settle(MemoryPlan& p, const Recipe& recipe) {
+  Fit fit = fit_recipe(p.search(), recipe, p.engine);
   p.engine = fit.options;
   p.plan = std::move(fit.plan);
 }
@@ -40,40 +40,37 @@ void settle(MemoryPlan& p, const FitSearch& search, const Recipe& recipe) {
 void plan_on_gpu(MemoryPlan& p, const Recipe& recipe) {
   const Gpu& gpu = *p.gpu;
   p.device = gpu.name;
+  p.planned_on = Device::dry_gpu(gpu.multiprocessors);
   p.rates = rates_of(gpu, p.engine.compute);
   p.outside = {{"context, kernels, libraries", "overhead", 1, kGpuOverhead}};
-  p.capacity = gpu.usable_bytes;
   const auto limit = static_cast<size_t>(recipe.memory.limit.value_or(INT64_MAX));
-  const double budget = static_cast<double>(std::min(p.capacity, limit)) - static_cast<double>(kGpuOverhead);
-  const Device device = Device::dry_gpu(gpu.multiprocessors);
-  settle(p, FitSearch(device, p.config, p.rates, budget), recipe);
-  p.capacity_source = gpu.usable_source.empty()
+  p.limited = limit < gpu.usable_bytes;
+  p.capacity = std::min(limit, gpu.usable_bytes);
+  p.capacity_source = p.limited ? "memory.limit"
+                      : gpu.usable_source.empty()
                           ? fmt::format("the vendor's {} GB, taken as 10^9 bytes each", gpu.vendor_gb)
                           : gpu.usable_source;
+  settle(p, recipe);
   p.estimates = {
       "There are no GPU kernels yet: the workspace of matrix products is what cuBLAS recommends, the tiles of "
-      "attention "
-      "are taken to stay in shared memory.",
+      "attention are taken to stay in shared memory.",
       "The overhead of context, kernels and libraries is an estimate from measurements of other programs.",
       "Times are bounds from the vendor's peak rates."};
-  if (limit < p.capacity) {
-    p.capacity = limit;
-    p.capacity_source = "memory.limit";
-  }
   if (gpu.vendor != "NVIDIA") p.estimates.push_back(fmt::format("yoke has no backend for GPUs of {}.", gpu.vendor));
 }
 
 void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
-  const Device device = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
-  p.device = device.str();
-  p.rates = measure_rates(device, p.engine.compute);
+  p.planned_on = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
+  p.device = p.planned_on.str();
+  p.rates = measure_rates(p.planned_on, p.engine.compute);
   const MemoryBudget budget = measure_budget(recipe, p.engine);
-  settle(p, FitSearch(device, p.config, p.rates, budget.arena()), recipe);
   p.outside = {{"batches, read ahead", "loader", 3, budget.loader},
                {"program and libraries", "overhead", 1, budget.before + budget.runtime}};
   p.capacity = budget.capacity;
+  p.limited = budget.limited;
   p.capacity_source =
-      budget.limited ? "memory.limit" : "physical memory and cgroup limits, less what other processes hold now";
+      p.limited ? "memory.limit" : "physical memory and cgroup limits, less what other processes hold now";
+  settle(p, recipe);
   p.estimates = {"Program and libraries: what this process has resident now; tokenizer and data come on top.",
                  "Times are bounds from rates measured just now."};
 }
@@ -93,6 +90,12 @@ size_t MemoryPlan::needed() const {
   size_t bytes = plan.peak_bytes;
   for (const PlanLine& line : outside) bytes += line.bytes;
   return bytes;
+}
+
+FitSearch MemoryPlan::search() const {
+  double budget = static_cast<double>(capacity);
+  for (const PlanLine& line : outside) budget -= static_cast<double>(line.bytes);
+  return {planned_on, config, rates, budget};
 }
 
 MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {

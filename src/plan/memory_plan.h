@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/catalogue.h"
-#include "train/engine_plan.h"
+#include "train/fit.h"
 #include "train/recipe.h"
 
 namespace yoke {
@@ -24,12 +24,14 @@ struct MemoryPlan {
   std::string model;  ///< as it was given
   ModelConfig config;
   EngineOptions engine;
-  std::optional<Gpu> gpu;  ///< absent: this machine
-  std::string device;      ///< "cpu (avx512, 2 threads)", "H100 SXM5"
+  std::optional<Gpu> gpu;              ///< absent: this machine
+  std::string device;                  ///< "cpu (avx512, 2 threads)", "H100 SXM5"
+  Device planned_on = Device::cpu(1);  ///< what the dry runs stand for
   DeviceRates rates;
   EnginePlan plan;
   std::vector<PlanLine> outside;       ///< beside the arena, on the same device
   size_t capacity = 0;                 ///< bytes that may be used for all of it
+  bool limited = false;                ///< capacity is the recipe's memory.limit
   std::string capacity_source;         ///< where that figure comes from
   std::vector<std::string> estimates;  ///< which figures are no exact sizes, and why
 
@@ -38,6 +40,8 @@ struct MemoryPlan {
   /// Of all lines.
   size_t needed() const;
   bool fits() const { return needed() <= capacity; }
+  /// For settings that fit the same capacity; it refers to this plan.
+  FitSearch search() const;
 };
 
 /// Plans what a recipe says, weights and data unseen; only the model's config.json is read. UserError (usage) where the

@@ -1,4 +1,6 @@
 // yoke plan: the memory of a run, before there is one.
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -14,17 +16,39 @@ namespace {
 
 /// A model by itself is a recipe that names it and leaves all else at its default; no sequence is longer than the model
 /// allows.
-Recipe recipe_of_model(const PlanOptions& options) {
+LoadedRecipe recipe_of_model(const PlanOptions& options) {
   const int64_t longest = read_hf_config(options.target).model.max_positions;
   std::vector<RecipeOverride> overrides{{"model.path", options.target}, {"data.train", "none"}, {"train.steps", "1"}};
   if (longest < DataRecipe{}.sequence_length) overrides.push_back({"data.sequence_length", std::to_string(longest)});
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  return parse_recipe("", options.target, overrides).recipe;
+  return parse_recipe("", options.target, overrides);
 }
 
 bool is_model(const std::filesystem::path& target) {
   std::error_code ignored;
   return std::filesystem::is_directory(target, ignored) || target.extension() == ".json";
+}
+
+/// As a shell reads it back.
+std::string shell_word(const std::string& text) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./,:=+-", c) != nullptr; };
+  if (!text.empty() && std::ranges::all_of(text, plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// What plans this again. A micro-batch that is put behind it leaves the global batch as it is.
+std::string command_line(const PlanOptions& options, const LoadedRecipe& loaded) {
+  std::string command = "yoke plan " + shell_word(options.target);
+  if (options.gpu) command += " --gpu " + shell_word(*options.gpu);
+  for (const RecipeOverride& override : options.overrides) {
+    command += fmt::format(" --{} {}", override.key, shell_word(override.value));
+  }
+  if (!loaded.origins.contains("train.global_batch") && loaded.recipe.train.global_batch > 1) {
+    command += fmt::format(" --train.global_batch {}", loaded.recipe.train.global_batch);
+  }
+  return command;
 }
 
 void require_one(const char* option, int64_t count) {
@@ -39,16 +63,16 @@ void plan(const PlanOptions& options) {
   require_one("--gpus", options.gpus);
   require_one("--nodes", options.nodes);
   const auto gpu = options.gpu ? std::optional(find_gpu(gpu_catalogue(), *options.gpu)) : std::nullopt;
-  const Recipe recipe =
-      is_model(options.target) ? recipe_of_model(options) : load_recipe(options.target, options.overrides).recipe;
-  const MemoryPlan plan = plan_memory(recipe, gpu);
+  const LoadedRecipe loaded =
+      is_model(options.target) ? recipe_of_model(options) : load_recipe(options.target, options.overrides);
+  const MemoryPlan plan = plan_memory(loaded.recipe, gpu);
   if (options.svg) write_file(*options.svg, memory_picture(plan));
   if (options.json) {
     fmt::print("{}\n", plan_json(plan).dump(2));
   } else {
     fmt::print("{}", plan_report(plan));
   }
-  if (!plan.fits()) throw UserError(ExitCode::does_not_fit, misfit_text(plan));
+  if (!plan.fits()) throw UserError(ExitCode::does_not_fit, misfit_text(plan, command_line(options, loaded)));
 }
 
 }  // namespace yoke

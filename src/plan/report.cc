@@ -46,6 +46,23 @@ std::string table(const MemoryPlan& p) {
   return text + fmt::format("{:<34} {:>7} {:>14}\n\n", "all", "", bytes_text(p.needed()));
 }
 
+/// The keys that would take less than the plan's formats, as far as its precision allows them, each with a comma.
+std::string smaller_formats(const MemoryPlan& p) {
+  const EngineOptions& e = p.engine;
+  const OptimizerOptions& optimizer = e.optimizer;
+  const bool bf16 = e.compute == DType::bf16;
+  const bool has_moments =
+      optimizer.kind != OptimizerKind::adafactor && !(optimizer.kind == OptimizerKind::sgd && optimizer.momentum == 0);
+  std::string keys;
+  if (has_moments && optimizer.moments != MomentsFormat::int8) keys += "memory.moments int8, ";
+  if (bf16 && e.gradients != DType::bf16) keys += "memory.gradients bf16 (with train.precision bf16), ";
+  if (bf16 && e.fp32_master) keys += "memory.master none (with train.precision bf16), ";
+  if (e.compute != DType::f16 && !e.consume_gradients) {
+    keys += "memory.consume_gradients true (with train.global_batch in one micro-batch), ";
+  }
+  return keys;
+}
+
 }  // namespace
 
 std::string bytes_text(size_t bytes) {
@@ -93,12 +110,15 @@ nlohmann::json plan_json(const MemoryPlan& p) {
           {"estimates", p.estimates}};
 }
 
-std::string misfit_text(const MemoryPlan& p) {
-  return fmt::format(
-      "{} needs {} ({} bytes) and {} has {} ({} bytes) for it. Less memory: a smaller --train.micro_batch, "
-      "--memory.recompute block, a shorter --data.sequence_length, or a smaller model.",
-      p.model, bytes_text(p.needed()), p.needed(), p.gpu ? p.device : "this machine", bytes_text(p.capacity),
-      p.capacity);
+std::string misfit_text(const MemoryPlan& p, const std::string& command) {
+  std::string text = fmt::format("{} needs {} ({} bytes) and ", p.model, bytes_text(p.needed()), p.needed());
+  text += p.limited ? "memory.limit is" : (p.gpu ? p.device : "this machine") + " has";
+  text += fmt::format(" {} ({} bytes){}.", bytes_text(p.capacity), p.capacity, p.limited ? "" : " for it");
+  const std::string fitting = fitting_settings(p.search(), p.config, {p.engine, p.plan}, command);
+  if (!fitting.empty()) return text + " These settings fit (bytes of the arena):" + fitting;
+  return text + " No micro-batch, recomputation or loss chunk makes it fit. Less memory: " + smaller_formats(p) +
+         "a shorter data.sequence_length, a smaller model, or " +
+         (p.limited ? "a larger memory.limit." : "a device with more memory.");
 }
 
 }  // namespace yoke

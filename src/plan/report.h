@@ -18,7 +18,8 @@ std::string plan_report(const MemoryPlan& plan);
 /// whole device}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}
 nlohmann::json plan_json(const MemoryPlan& plan);
 
-/// The message of a plan that does not fit.
-std::string misfit_text(const MemoryPlan& plan);
+/// The message of a plan that does not fit: settings that do, behind `command`, which is what was typed; or, where none
+/// does, what else takes less memory.
+std::string misfit_text(const MemoryPlan& plan, const std::string& command);
 
 }  // namespace yoke

@@ -170,6 +170,38 @@ TEST_F(Plans, SettingsAreNamed) {
       "optimizer": "adamw", "moments": "fp32", "master": "fp32", "gradients": "fp32", "consume_gradients": true})"));
 }
 
+// Keys that the plan's precision or optimizer rules out, or that are set already, are no advice.
+TEST_F(Plans, WhereNothingFitsEveryKeyThatLowersTheNeedIsNamed) {
+  const std::string keys[] = {"memory.moments int8", "memory.gradients bf16", "memory.master none",
+                              "memory.consume_gradients true"};
+  const auto expect = [&](const std::map<std::string, std::string>& changes, const std::vector<int>& named) {
+    const std::string text = misfit_text(plan(kLlama8B, changes, "T4"), "yoke plan it");
+    for (int i = 0; i < 4; ++i) {
+      const bool has = std::find(named.begin(), named.end(), i) != named.end();
+      EXPECT_EQ(text.find(keys[i]) != text.npos, has) << keys[i] << " in: " << text;
+    }
+    for (const char* part : {"data.sequence_length", "a smaller model", "more memory"}) EXPECT_CONTAINS(text, part);
+    EXPECT_EQ(text.find("yoke plan"), text.npos) << text;
+  };
+  expect({{"train.precision", "fp32"}}, {0, 3});
+  expect({{"train.precision", "fp16"}}, {0});
+  expect({{"train.precision", "fp32"}, {"memory.moments", "int8"}}, {3});
+  expect({{"train.precision", "fp32"}, {"train.optimizer", "adafactor"}}, {3});
+  expect({{"train.precision", "fp32"}, {"train.optimizer", "sgd"}, {"train.momentum", "0"}}, {3});
+  expect({{"train.precision", "fp32"}, {"memory.consume_gradients", "true"}}, {0});
+  const auto on_l4 = [&](const std::map<std::string, std::string>& changes) {
+    return misfit_text(plan(llama3(8192, 80, 64, 28672), changes, "L4"), "yoke plan it");
+  };
+  const std::string all = on_l4({{"train.precision", "bf16"}});
+  for (const std::string& key : keys) EXPECT_CONTAINS(all, key);
+  const std::string none = on_l4({{"train.precision", "bf16"},
+                                  {"memory.moments", "int8"},
+                                  {"memory.gradients", "bf16"},
+                                  {"memory.master", "none"},
+                                  {"memory.consume_gradients", "true"}});
+  for (const std::string& key : keys) EXPECT_EQ(none.find(key), none.npos) << none;
+}
+
 // A GPU multiplies 16 bits as they are, whatever the processor that plans, and keeps tiles on chip.
 TEST_F(Plans, AGpuIsNotThisProcessor) {
   for (const char* precision : {"bf16", "fp16", "fp32"}) {
@@ -242,7 +274,7 @@ TEST_F(Plans, SizesBeyondAnyMachineAreStillPlanned) {
         gpu);
     EXPECT_GT(p.needed(), size_t{1} << 50);
     EXPECT_FALSE(p.fits());
-    EXPECT_CONTAINS(misfit_text(p), std::to_string(p.needed()) + " bytes");
+    EXPECT_CONTAINS(misfit_text(p, "yoke plan it"), std::to_string(p.needed()) + " bytes");
   }
 }
 

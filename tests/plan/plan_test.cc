@@ -30,6 +30,9 @@ class PlanCommand : public testing::Test {
 
   Ended plan(std::vector<std::string> words) const {
     words.insert(words.begin(), {YOKE_BINARY, "plan"});
+    return execute(std::move(words));
+  }
+  Ended execute(std::vector<std::string> words) const {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -105,6 +108,55 @@ TEST_F(PlanCommand, Mistakes) {
   expect({at("nothing.json")}, 4, "nothing.json");
   write_file(folder_ / "absurd.json", test::tiny_config("Llama", {{"hidden_size", 1'000'000'000'000}}).dump());
   expect({at("absurd.json")}, 4, "hidden_size is 1000000000000");
+}
+
+// Each offer is a command for a shell, as it stands.
+TEST_F(PlanCommand, WhatIsOfferedFits) {
+  write_file(folder_ / "model.json", test::tiny_config("Llama", {{"num_hidden_layers", 8},
+                                                                 {"hidden_size", 256},
+                                                                 {"intermediate_size", 1024},
+                                                                 {"head_dim", 64},
+                                                                 {"max_position_embeddings", 1024}})
+                                         .dump());
+  std::filesystem::rename(folder_ / "recipe.yaml", folder_ / "a recipe's.yaml");
+  for (const std::vector<std::string>& machine : {std::vector<std::string>{"--gpu", "RTX 4090"}, {}}) {
+    std::vector<std::string> asked{
+        at("a recipe's.yaml"), "--data.sequence_length", "512", "--train.micro_batch", "16", "--data.train",
+        "x y/*.txt,z"};
+    asked.insert(asked.end(), machine.begin(), machine.end());
+    const auto needed = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> words = asked;
+      words.insert(words.end(), more.begin(), more.end());
+      words.push_back("--json");
+      return nlohmann::json::parse(plan(words).out)["predicted"]["resident_bytes"].get<int64_t>();
+    };
+    const int64_t whole = needed({"--memory.recompute", "none"});
+    const int64_t least =
+        needed({"--memory.recompute", "block", "--train.micro_batch", "1", "--train.global_batch", "16"});
+    ASSERT_LT(least + (64 << 20), whole);
+    std::vector<std::string> limited = asked;
+    for (const std::string& word : {std::string("--memory.recompute"), std::string("none"),
+                                    std::string("--memory.limit"), std::to_string(least + (whole - least) / 3)}) {
+      limited.push_back(word);
+    }
+    const Ended refused = plan(limited);
+    ASSERT_EQ(refused.code, 3) << refused.err;
+    EXPECT_CONTAINS(refused.err, "memory.limit is");
+    std::istringstream lines(refused.err);
+    int offers = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find("yoke plan ");
+      if (!line.starts_with("  ") || at == line.npos) continue;
+      ++offers;
+      const Ended fits = execute({"/bin/sh", "-c", YOKE_BINARY + line.substr(at + 4)});
+      EXPECT_EQ(fits.code, 0) << line << "\n" << fits.err;
+      // The step is the one that was asked for.
+      const Ended json = execute({"/bin/sh", "-c", YOKE_BINARY + line.substr(at + 4) + " --json"});
+      const nlohmann::json settings = nlohmann::json::parse(json.out)["predicted"]["settings"];
+      EXPECT_EQ(settings["micro_batch"].get<int>() * settings["micro_batches"].get<int>(), 16) << line;
+    }
+    EXPECT_GE(offers, 2) << refused.err;
+  }
 }
 
 TEST_F(PlanCommand, A405BModelIsPlannedInLessThanAGigabyte) {
