@@ -23,6 +23,7 @@ struct EngineOptions {
   OptimizerOptions optimizer;
   bool fp32_master = true;  ///< false, with bf16 only: bf16 weights are all there is, updates are rounded at random
   DType gradients = DType::f32;    ///< bf16, with bf16 only: those of norms and biases stay f32
+  bool evaluates = true;           ///< validation is part of the plan
   bool consume_gradients = false;  ///< one micro-batch a step, not f16: see Engine::step
 };
 

@@ -73,7 +73,7 @@ EnginePlan plan_engine(const Device& device, const ModelConfig& config, const En
   });
   const int64_t count = std::min<int64_t>(2, options.micro_batches);
   const Work last = dry_step(ctx, engine, batch, count);
-  engine.evaluate(ctx, batch);
+  if (options.evaluates) engine.evaluate(ctx, batch);
   arena.observe({});
   plan.timeline.seconds = stream.clock();
 

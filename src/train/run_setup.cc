@@ -120,6 +120,7 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
                         .optimizer = optimizer_options(recipe),
                         .fp32_master = recipe.memory.master == MasterFormat::fp32,
                         .gradients = recipe.memory.gradients == GradientsFormat::bf16 ? DType::bf16 : DType::f32,
+                        .evaluates = !(recipe.data.validation == Validation{}),
                         .consume_gradients = recipe.memory.consume_gradients};
   if (recipe.memory.loss_chunks) {
     const int64_t tokens = micro_batch * recipe.data.sequence_length;

@@ -93,10 +93,16 @@ void Trainer::check_first_step(const StepResult& result, const StepData& data) {
                               run_.recipe().model.path));
 }
 
-void Trainer::after_first_step(double seconds) {
+Measured Trainer::record_memory() const {
   const Measured measured{
-      .peak_bytes = ctx_.arena.peak(), .resident_bytes = resident_memory().peak, .step_seconds = seconds};
+      .peak_bytes = ctx_.arena.peak(), .resident_bytes = resident_memory().peak, .step_seconds = first_step_seconds_};
   write_plan(output() / "plan.json", run_, &measured);
+  return measured;
+}
+
+void Trainer::after_first_step(double seconds) {
+  first_step_seconds_ = seconds;
+  const Measured measured = record_memory();
   const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
   log::info(
       "memory: arena planned {:.1f} MiB, used {:.1f} MiB; resident planned {:.1f} MiB, was {:.1f} MiB; a step: planned "
@@ -226,6 +232,7 @@ ExitCode Trainer::finish() {
   progress_.reset();
   const bool saved = saved_at_ == state_.step || try_save();
   export_model(run_, engine_, ctx_, output() / "model");
+  if (first_step_done_) record_memory();  // evaluation, checkpoints and export are in it now
   if (!saved) {
     fail_file("The run is done and its model is in {}, but its state was not saved, so it can't be continued.",
               (output() / "model").string());

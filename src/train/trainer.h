@@ -11,6 +11,7 @@
 #include "train/engine.h"
 #include "train/interrupt.h"
 #include "train/loss_scaler.h"
+#include "train/plan_file.h"
 #include "train/run_setup.h"
 
 namespace yoke {
@@ -42,6 +43,8 @@ class Trainer {
   bool accept(const StepResult& result, const StepData& data);
   void check_first_step(const StepResult& result, const StepData& data);
   void after_first_step(double seconds);
+  /// Writes plan.json with what was taken so far.
+  Measured record_memory() const;
   void report(const StepResult& result, const StepData& data, double seconds);
   /// `last`: of the run, whose result is no result unless the loss is finite.
   void evaluate(bool last);
@@ -63,6 +66,7 @@ class Trainer {
   int64_t saved_at_ = -1;  // step of the newest state on disk; -1: none
   int bad_steps_ = 0;
   bool first_step_done_ = false;
+  double first_step_seconds_ = 0;
   double seconds_per_token_ = 0;  // smoothed
   std::chrono::steady_clock::time_point begin_;
   std::optional<MetricsWriter> metrics_;
