@@ -1,5 +1,5 @@
 # Thin: every target is one or two commands that can be typed by hand. See CONTRIBUTING.md.
-.PHONY: all packages test test-quick check demo bench lint format clean cuda gpu-check
+.PHONY: all packages test test-quick check demo bench bench-memory lint format clean cuda gpu-check
 
 VENVS := .venv/models/installed .venv/tokenizers/installed
 
@@ -58,6 +58,12 @@ bench: packages
 	cmake --preset release >/dev/null
 	cmake --build --preset release
 	/usr/bin/python3 bench/bench.py --output build/bench.json $(BENCH_ARGS)
+
+# What each way of saving memory saves, and what it costs; about ten minutes on two cores.
+bench-memory: packages
+	cmake --preset release >/dev/null
+	cmake --build --preset release
+	/usr/bin/python3 bench/memory_ladder.py --output build/memory_ladder.json
 
 cuda:
 	@echo "make cuda: training on CUDA is not built yet; this version trains on the CPU (make, make demo)." >&2; exit 1

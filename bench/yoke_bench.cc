@@ -8,6 +8,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
 #include "train/engine_plan.h"
+#include "train/recipe_words.h"
 
 namespace yoke {
 namespace {
@@ -62,9 +63,18 @@ struct Options {
   ModelConfig model{.hidden = 768, .layers = 12, .heads = 12, .mlp = 2048};
   int64_t sequence = 512, batch = 2;
   int warmup = 2, steps = 7, threads = usable_cores();
-  std::string precision = "bf16";
-  bool profile = false;
+  std::string precision = "bf16", recompute = "none", moments = "fp32";
+  int64_t loss_chunks = 0;  // 0: auto
+  bool consume_gradients = false, profile = false;
 };
+
+template <class E>
+E word(const std::string& text, std::span<const Word<E>> words) {
+  for (const Word<E>& w : words) {
+    if (w.text == text) return w.value;
+  }
+  fail_usage("'{}' is no choice of yoke_bench; see docs/recipe.md for the words.", text);
+}
 
 void run(Options options) {
   ModelConfig& model = options.model;
@@ -77,8 +87,15 @@ void run(Options options) {
   const Device device = Device::cpu(options.threads);
   double peak = product_peak(device, compute, 0.5);
 
+  const int64_t batch_tokens = options.batch * options.sequence;
   const EngineOptions engine_options{
-      .compute = compute, .micro_batch = options.batch, .sequence_length = options.sequence};
+      .compute = compute,
+      .micro_batch = options.batch,
+      .sequence_length = options.sequence,
+      .loss_chunk = options.loss_chunks == 0 ? 0 : (batch_tokens + options.loss_chunks - 1) / options.loss_chunks,
+      .recompute = word<Recompute>(options.recompute, kRecomputeWords),
+      .optimizer = {.moments = word<MomentsFormat>(options.moments, kMomentsWords)},
+      .consume_gradients = options.consume_gradients};
   const EnginePlan plan = plan_engine(device, model, engine_options);
   const MemoryBlock block(plan.peak_bytes);
   Arena arena(block.data(), block.bytes());
@@ -138,6 +155,10 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", options.warmup);
   app.add_option("--steps", options.steps);
   app.add_option("--threads", options.threads);
+  app.add_option("--recompute", options.recompute);
+  app.add_option("--moments", options.moments);
+  app.add_option("--loss-chunks", options.loss_chunks);
+  app.add_flag("--consume-gradients", options.consume_gradients);
   app.add_flag("--profile", options.profile);
   CLI11_PARSE(app, argc, argv);
   try {
