@@ -1,46 +1,16 @@
 #include "train/plan_file.h"
 
 #include "base/file.h"
-#include "train/recipe_words.h"
+#include "train/settings.h"
 
 namespace yoke {
-
-namespace {
-
-int64_t recomputed_layers(const RunSetup& run) {
-  if (run.engine.recompute == Recompute::none) return 0;
-  return run.engine.recompute_layers < 0 ? run.config.model.layers : run.engine.recompute_layers;
-}
-
-int64_t loss_chunk(const RunSetup& run) {
-  const int64_t tokens = run.engine.micro_batch * run.engine.sequence_length;
-  return run.engine.loss_chunk > 0 ? run.engine.loss_chunk
-                                   : default_loss_chunk(run.config.model, run.engine.compute, tokens);
-}
-
-}  // namespace
-
-std::string settings_text(const RunSetup& run) {
-  const int64_t layers = recomputed_layers(run);
-  const std::string recompute = layers == 0 ? "nothing recomputed"
-                                            : fmt::format("recompute {} in {} of {} layers",
-                                                          word_of<Recompute>(run.engine.recompute, kRecomputeWords),
-                                                          layers, run.config.model.layers);
-  return fmt::format("{} x {} sequences a step, {}, loss in chunks of {} tokens", run.engine.micro_batches,
-                     run.engine.micro_batch, recompute, loss_chunk(run));
-}
 
 nlohmann::json predicted_json(const RunSetup& run) {
   nlohmann::json items = nlohmann::json::array();
   for (const PlanItem& item : run.plan.items()) {
     items.push_back({{"name", item.name}, {"kind", name_of(item.kind)}, {"count", item.count}, {"bytes", item.bytes}});
   }
-  const nlohmann::json settings{{"micro_batch", run.engine.micro_batch},
-                                {"micro_batches", run.engine.micro_batches},
-                                {"recompute", word_of<Recompute>(run.engine.recompute, kRecomputeWords)},
-                                {"recompute_layers", recomputed_layers(run)},
-                                {"loss_chunk", loss_chunk(run)}};
-  return {{"settings", settings},
+  return {{"settings", settings_json(run.config.model, run.engine)},
           {"peak_bytes", run.plan.peak_bytes},
           {"resident_bytes", run.planned_resident()},
           {"step_seconds", run.plan.step_seconds},

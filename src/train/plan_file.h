@@ -23,9 +23,6 @@ nlohmann::json predicted_json(const RunSetup& run);
 /// {"predicted": ..., "measured": {"peak_bytes", "resident_bytes", "step_seconds"} or null}
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured);
 
-/// "2 x 4 sequences a step, recompute block in 3 of 12 layers, loss in chunks of 512 tokens"
-std::string settings_text(const RunSetup& run);
-
 /// The plan for people.
 std::string plan_table(const RunSetup& run);
 

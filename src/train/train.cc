@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "train/commands.h"
 #include "train/plan_file.h"
+#include "train/settings.h"
 #include "train/trainer.h"
 #include "train/training_checkpoint.h"
 
@@ -37,7 +38,8 @@ int train(const TrainOptions& options) {
             run.engine.sequence_length,
             run.data.validation ? fmt::format(", {} held out", run.data.validation->rows()) : "", run.steps,
             run.recipe().train.global_batch);
-  log::info("memory: {}; {:.1f} MiB planned", settings_text(run), static_cast<double>(run.planned_resident()) / 0x1p20);
+  log::info("memory: {}; {:.1f} MiB planned", settings_text(run.config.model, run.engine),
+            static_cast<double>(run.planned_resident()) / 0x1p20);
   std::error_code failure;
   std::filesystem::create_directories(output, failure);
   if (failure) fail_file("{}: can't be made: {}.", output.string(), failure.message());
