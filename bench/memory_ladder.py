@@ -30,7 +30,7 @@ RUNGS = [
 
 def measure(arguments, words):
     model = [w for name, value in MODEL.items() for w in ("--" + name, str(value))]
-    command = [str(arguments.yoke_bench), *model, "--warmup", "1", "--steps", str(arguments.steps),
+    command = [str(arguments.yoke_bench), *model, "--warmup", "0", "--steps", str(arguments.steps),
                "--threads", str(arguments.threads), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     if done.returncode != 0:

@@ -98,6 +98,7 @@ void run(Options options) {
       .consume_gradients = options.consume_gradients};
   const EnginePlan plan = plan_engine(device, model, engine_options);
   const MemoryBlock block(plan.peak_bytes);
+  block.commit(options.threads);
   Arena arena(block.data(), block.bytes());
   Stream stream;
   Context ctx{device, stream, arena};
