@@ -57,7 +57,7 @@ enum class CheckDepth {
 std::vector<CheckpointEntry> find_checkpoints(const std::filesystem::path& folder, CheckDepth depth);
 
 /// The state that was saved with the checkpoint in `path`, its files not checked. UserError (bad_file) when it can't be
-/// read or is no JSON object.
+/// read or is no JSON.
 nlohmann::json checkpoint_state(const std::filesystem::path& path);
 
 /// A checkpoint that is open for reading.

@@ -79,9 +79,7 @@ bool inside(const Region& region, const Shape& global) {
 }  // namespace
 
 json checkpoint_state(const fs::path& path) {
-  json state = parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
-  if (!state.is_object()) fail_file("{}: is no object.", (path / kStateFile).string());
-  return state;
+  return parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
 }
 
 Checkpoint::Checkpoint(const fs::path& path) : path_(path) {

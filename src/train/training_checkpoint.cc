@@ -128,9 +128,13 @@ PinnedSettings saved_settings(const RunSetup& run) {
     if (whole == found.end()) return {};
     path = whole->path;
   }
-  const nlohmann::json settled = checkpoint_state(path).value("settled", nlohmann::json::object());
+  const nlohmann::json state = checkpoint_state(path);
+  const nlohmann::json settled =
+      state.is_object() && state.contains("settled") ? state.at("settled") : nlohmann::json();
   const auto number = [&](const char* key) {
-    return settled.contains(key) && settled.at(key).is_number_integer() ? settled.at(key).get<int64_t>() : 0;
+    return settled.is_object() && settled.contains(key) && settled.at(key).is_number_integer()
+               ? settled.at(key).get<int64_t>()
+               : 0;
   };
   return {.micro_batch = number("micro_batch"), .loss_chunk = number("loss_chunk")};
 }
