@@ -66,10 +66,10 @@ void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
   const MemoryBudget budget = measure_budget(recipe, p.engine);
   p.outside = {{"batches, read ahead", "loader", 3, budget.loader},
                {"program and libraries", "overhead", 1, budget.before + budget.runtime}};
-  p.capacity = budget.capacity;
+  p.capacity = std::min(budget.capacity, budget.outside() + static_cast<size_t>(budget.arena()));
   p.limited = budget.limited;
-  p.capacity_source =
-      p.limited ? "memory.limit" : "physical memory and cgroup limits, less what other processes hold now";
+  p.capacity_source = p.limited ? "memory.limit"
+                                : "physical memory and cgroup limits, less what other processes hold now and a reserve";
   settle(p, recipe);
   p.estimates = {"Program and libraries: what this process has resident now; tokenizer and data come on top.",
                  "Times are bounds from rates measured just now."};

@@ -38,8 +38,9 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
-/// What plans this again. A micro-batch that is put behind it leaves the global batch as it is.
-std::string command_line(const PlanOptions& options, const LoadedRecipe& loaded) {
+/// What plans this again, with the values that other settings are legal with: a micro-batch that is put behind it
+/// leaves the global batch as it is, and 16-bit formats need a precision that is named.
+std::string command_line(const PlanOptions& options, const LoadedRecipe& loaded, DType compute) {
   std::string command = "yoke plan " + shell_word(options.target);
   if (options.gpu) command += " --gpu " + shell_word(*options.gpu);
   for (const RecipeOverride& override : options.overrides) {
@@ -48,6 +49,7 @@ std::string command_line(const PlanOptions& options, const LoadedRecipe& loaded)
   if (!loaded.origins.contains("train.global_batch") && loaded.recipe.train.global_batch > 1) {
     command += fmt::format(" --train.global_batch {}", loaded.recipe.train.global_batch);
   }
+  if (!loaded.recipe.train.precision && compute == DType::bf16) command += " --train.precision bf16";
   return command;
 }
 
@@ -72,7 +74,8 @@ void plan(const PlanOptions& options) {
   } else {
     fmt::print("{}", plan_report(plan));
   }
-  if (!plan.fits()) throw UserError(ExitCode::does_not_fit, misfit_text(plan, command_line(options, loaded)));
+  if (!plan.fits())
+    throw UserError(ExitCode::does_not_fit, misfit_text(plan, command_line(options, loaded, plan.engine.compute)));
 }
 
 }  // namespace yoke

@@ -46,21 +46,30 @@ std::string table(const MemoryPlan& p) {
   return text + fmt::format("{:<34} {:>7} {:>14}\n\n", "all", "", bytes_text(p.needed()));
 }
 
-/// The keys that would take less than the plan's formats, as far as its precision allows them, each with a comma.
-std::string smaller_formats(const MemoryPlan& p) {
-  const EngineOptions& e = p.engine;
-  const OptimizerOptions& optimizer = e.optimizer;
-  const bool bf16 = e.compute == DType::bf16;
-  const bool has_moments =
-      optimizer.kind != OptimizerKind::adafactor && !(optimizer.kind == OptimizerKind::sgd && optimizer.momentum == 0);
-  std::string keys;
-  if (has_moments && optimizer.moments != MomentsFormat::int8) keys += "memory.moments int8, ";
-  if (bf16 && e.gradients != DType::bf16) keys += "memory.gradients bf16 (with train.precision bf16), ";
-  if (bf16 && e.fp32_master) keys += "memory.master none (with train.precision bf16), ";
-  if (e.compute != DType::f16 && !e.consume_gradients) {
-    keys += "memory.consume_gradients true (with train.global_batch in one micro-batch), ";
+/// The settings that take least of all, formats that change the arithmetic included.
+Fit smallest_of_all(const MemoryPlan& p) {
+  const FitSearch search = p.search();
+  constexpr FitFreedom kAll{.recompute = true, .loss_chunk = true, .micro_batch = true};
+  Fit least = search.smallest(p.engine, kAll);
+  for (const EngineOptions& options : cheaper_formats(p.engine)) {
+    Fit fit = search.smallest(options, kAll);
+    if (fit.plan.peak_bytes < least.plan.peak_bytes) least = std::move(fit);
   }
-  return keys;
+  return least;
+}
+
+/// What is left to do where no setting fits.
+std::string nothing_fits(const MemoryPlan& p) {
+  const Fit least = smallest_of_all(p);
+  const std::string flags = recipe_flags(p.config, p.engine, least.options);
+  std::string text = fmt::format(" No setting makes it fit: the smallest plan{} needs {}. Use ",
+                                 flags.empty() ? "" : fmt::format(" ({})", flags),
+                                 bytes_text(p.needed() - p.plan.peak_bytes + least.plan.peak_bytes));
+  if (p.engine.compute != DType::f16 && !least.options.consume_gradients) {
+    text += "memory.consume_gradients true with a train.global_batch of one micro-batch, ";
+  }
+  return text + "a shorter data.sequence_length, a smaller model, or " +
+         (p.limited ? "a larger memory.limit." : "a device with more memory.");
 }
 
 }  // namespace
@@ -116,9 +125,7 @@ std::string misfit_text(const MemoryPlan& p, const std::string& command) {
   text += fmt::format(" {} ({} bytes){}.", bytes_text(p.capacity), p.capacity, p.limited ? "" : " for it");
   const std::string fitting = fitting_settings(p.search(), p.config, {p.engine, p.plan}, command);
   if (!fitting.empty()) return text + " These settings fit (bytes of the arena):" + fitting;
-  return text + " No micro-batch, recomputation or loss chunk makes it fit. Less memory: " + smaller_formats(p) +
-         "a shorter data.sequence_length, a smaller model, or " +
-         (p.limited ? "a larger memory.limit." : "a device with more memory.");
+  return text + nothing_fits(p);
 }
 
 }  // namespace yoke

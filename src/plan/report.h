@@ -19,7 +19,7 @@ std::string plan_report(const MemoryPlan& plan);
 nlohmann::json plan_json(const MemoryPlan& plan);
 
 /// The message of a plan that does not fit: settings that do, behind `command`, which is what was typed; or, where none
-/// does, what else takes less memory.
+/// does, the ones that take least, and what else to do.
 std::string misfit_text(const MemoryPlan& plan, const std::string& command);
 
 }  // namespace yoke

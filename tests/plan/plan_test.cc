@@ -55,6 +55,29 @@ class PlanCommand : public testing::Test {
             .peak_resident = static_cast<size_t>(usage.ru_maxrss) * 1024};
   }
 
+  /// Plans `asked` with a limit that is too low for it: each offer is a command for a shell, as it stands, that fits
+  /// and leaves the 16 sequences of a step. Returns how many there are.
+  int expect_offers(std::vector<std::string> asked, int64_t limit) const {
+    asked.insert(asked.end(), {"--memory.recompute", "none", "--memory.limit", std::to_string(limit)});
+    const Ended refused = plan(asked);
+    EXPECT_EQ(refused.code, 3) << refused.err;
+    EXPECT_CONTAINS(refused.err, "memory.limit is");
+    std::istringstream lines(refused.err);
+    int offers = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find("yoke plan ");
+      if (!line.starts_with("  ") || at == line.npos) continue;
+      ++offers;
+      const std::string command = YOKE_BINARY + line.substr(at + 4);
+      const Ended fits = execute({"/bin/sh", "-c", command});
+      EXPECT_EQ(fits.code, 0) << line << "\n" << fits.err;
+      const Ended json = execute({"/bin/sh", "-c", command + " --json"});
+      const nlohmann::json settings = nlohmann::json::parse(json.out)["predicted"]["settings"];
+      EXPECT_EQ(settings["micro_batch"].get<int>() * settings["micro_batches"].get<int>(), 16) << line;
+    }
+    return offers;
+  }
+
   test::Scratch folder_{test::Scratch::Where::memory};
 };
 
@@ -110,7 +133,6 @@ TEST_F(PlanCommand, Mistakes) {
   expect({at("absurd.json")}, 4, "hidden_size is 1000000000000");
 }
 
-// Each offer is a command for a shell, as it stands.
 TEST_F(PlanCommand, WhatIsOfferedFits) {
   write_file(folder_ / "model.json", test::tiny_config("Llama", {{"num_hidden_layers", 8},
                                                                  {"hidden_size", 256},
@@ -131,31 +153,23 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
       return nlohmann::json::parse(plan(words).out)["predicted"]["resident_bytes"].get<int64_t>();
     };
     const int64_t whole = needed({"--memory.recompute", "none"});
-    const int64_t least =
-        needed({"--memory.recompute", "block", "--train.micro_batch", "1", "--train.global_batch", "16"});
+    const std::vector<std::string> smallest{"--memory.recompute",   "block", "--train.micro_batch",  "1",
+                                            "--train.global_batch", "16",    "--memory.loss_chunks", "8"};
+    std::vector<std::string> int8 = smallest;
+    int8.insert(int8.end(), {"--memory.moments", "int8"});
+    const int64_t least = needed(smallest), less = needed(int8);
     ASSERT_LT(least + (64 << 20), whole);
-    std::vector<std::string> limited = asked;
-    for (const std::string& word : {std::string("--memory.recompute"), std::string("none"),
-                                    std::string("--memory.limit"), std::to_string(least + (whole - least) / 3)}) {
-      limited.push_back(word);
-    }
-    const Ended refused = plan(limited);
-    ASSERT_EQ(refused.code, 3) << refused.err;
-    EXPECT_CONTAINS(refused.err, "memory.limit is");
-    std::istringstream lines(refused.err);
-    int offers = 0;
-    for (std::string line; std::getline(lines, line);) {
-      const size_t at = line.find("yoke plan ");
-      if (!line.starts_with("  ") || at == line.npos) continue;
-      ++offers;
-      const Ended fits = execute({"/bin/sh", "-c", YOKE_BINARY + line.substr(at + 4)});
-      EXPECT_EQ(fits.code, 0) << line << "\n" << fits.err;
-      // The step is the one that was asked for.
-      const Ended json = execute({"/bin/sh", "-c", YOKE_BINARY + line.substr(at + 4) + " --json"});
-      const nlohmann::json settings = nlohmann::json::parse(json.out)["predicted"]["settings"];
-      EXPECT_EQ(settings["micro_batch"].get<int>() * settings["micro_batches"].get<int>(), 16) << line;
-    }
-    EXPECT_GE(offers, 2) << refused.err;
+    ASSERT_LT(less + (16 << 20), least);
+    EXPECT_GE(expect_offers(asked, least + (whole - least) / 3), 2);
+    // Formats are offered where nothing else is enough.
+    EXPECT_EQ(expect_offers(asked, less + (least - less) / 2), 1);
+    if (machine.empty()) continue;
+    // 16-bit formats of a precision that is left open.
+    std::vector<std::string> bf16 = int8;
+    bf16.insert(bf16.end(), {"--train.precision", "bf16", "--memory.gradients", "bf16", "--memory.master", "none"});
+    const int64_t none = needed(bf16);
+    ASSERT_LT(none + (8 << 20), less);
+    EXPECT_EQ(expect_offers(asked, none + (less - none) / 8), 1);
   }
 }
 
