@@ -1,6 +1,4 @@
 // yoke plan: the memory of a run, before there is one.
-#include <algorithm>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -9,6 +7,7 @@
 #include "plan/commands.h"
 #include "plan/memory_picture.h"
 #include "plan/report.h"
+#include "train/command_text.h"
 
 namespace yoke {
 
@@ -29,28 +28,11 @@ bool is_model(const std::filesystem::path& target) {
   return std::filesystem::is_directory(target, ignored) || target.extension() == ".json";
 }
 
-/// As a shell reads it back.
-std::string shell_word(const std::string& text) {
-  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./,:=+-", c) != nullptr; };
-  if (!text.empty() && std::ranges::all_of(text, plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-/// What plans this again, with the values that other settings are legal with: a micro-batch that is put behind it
-/// leaves the global batch as it is, and 16-bit formats need a precision that is named.
+/// What plans this again.
 std::string command_line(const PlanOptions& options, const LoadedRecipe& loaded, DType compute) {
-  std::string command = "yoke plan " + shell_word(options.target);
-  if (options.gpu) command += " --gpu " + shell_word(*options.gpu);
-  for (const RecipeOverride& override : options.overrides) {
-    command += fmt::format(" --{} {}", override.key, shell_word(override.value));
-  }
-  if (!loaded.origins.contains("train.global_batch") && loaded.recipe.train.global_batch > 1) {
-    command += fmt::format(" --train.global_batch {}", loaded.recipe.train.global_batch);
-  }
-  if (!loaded.recipe.train.precision && compute == DType::bf16) command += " --train.precision bf16";
-  return command;
+  std::string words = "yoke plan " + shell_word(options.target);
+  if (options.gpu) words += " --gpu " + shell_word(*options.gpu);
+  return command_with(words, options.overrides, loaded, compute);
 }
 
 void require_one(const char* option, int64_t count) {

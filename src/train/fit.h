@@ -32,6 +32,9 @@ class FitSearch {
   /// The settings that take least, whether they fit or not.
   Fit smallest(const EngineOptions& options, const FitFreedom& freedom) const;
 
+  /// The same search with less to give away.
+  FitSearch tighter(double bytes) const { return {device_, config_, rates_, budget_ - bytes}; }
+
   EnginePlan plan(const EngineOptions& options) const { return plan_engine(device_, config_, options, rates_); }
   bool fits(const EnginePlan& plan) const { return static_cast<double>(plan.peak_bytes) <= budget_; }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "train/command_text.h"
 
 namespace yoke {
 
@@ -24,24 +25,7 @@ FitFreedom freedom_of(const Recipe& recipe, const PinnedSettings& pinned) {
           .micro_batch = !recipe.train.micro_batch && pinned.micro_batch == 0};
 }
 
-/// For a shell.
-std::string quoted(const std::string& text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+:=@%,";
-  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
 std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
-
-std::string command_line(const LoadedRecipe& loaded, const std::string& resume) {
-  std::string command = "yoke train " + quoted(loaded.name);
-  for (const RecipeOverride& override : loaded.overrides) {
-    command += fmt::format(" --{} {}", override.key, quoted(override.value));
-  }
-  return resume == "none" ? command : fmt::format("{} --resume {}", command, quoted(resume));
-}
 
 }  // namespace
 
@@ -72,7 +56,11 @@ void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConf
       fmt::format("The run needs {} of memory ({} for the arena, {} for program, data and batches), and {} {}.",
                   gib(needed), gib(fit.plan.peak_bytes), gib(budget.outside()),
                   budget.limited ? "memory.limit is" : "this machine has free for it", gib(budget.capacity));
-  const std::string fitting = fitting_settings(search, config, fit, command_line(loaded, resume));
+  std::string command =
+      command_with("yoke train " + shell_word(loaded.name), loaded.overrides, loaded, fit.options.compute);
+  if (resume != "none") command += " --resume " + shell_word(resume);
+  constexpr double kDrift = 0x1p23;  // what another start of the program may take more than this one
+  const std::string fitting = fitting_settings(search.tighter(kDrift), config, fit, command);
   if (!fitting.empty()) {
     text += " These settings fit:" + fitting;
   } else {
@@ -81,9 +69,8 @@ void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConf
                                       {.recompute = true, .loss_chunk = true, .micro_batch = true});
     const std::string flags = recipe_flags(config, fit.options, least.options);
     text += fmt::format(
-        " No setting makes it fit: the smallest run{} needs {}. Use a shorter data.sequence_length, a smaller model, "
-        "or "
-        "a machine with more memory.",
+        " No setting makes it fit: the smallest run{} needs {}. Use a shorter data.sequence_length, a smaller model "
+        "or a machine with more memory.",
         flags.empty() ? "" : fmt::format(" ({})", flags), gib(budget.outside() + least.plan.peak_bytes));
   }
   throw UserError(ExitCode::does_not_fit, text);
