@@ -16,7 +16,7 @@ import tempfile
 FOLDERS = ("src", "docs", "scripts", "tests", "bench", "examples", "cmake", ".ci")
 PATH = re.compile(r"(?<![\w./-])(?:\./)?((?:%s)/[\w.*<>{},/-]*|[A-Z]\w+\.(?:md|txt|json)|Makefile)" %
                   "|".join(re.escape(f) for f in FOLDERS))
-MAKE = re.compile(r"(?:^|[\s`;&(])make ([a-z][a-z-]*)")
+MAKE = re.compile(r"(?:^\s*|[`;&(]\s*)make ([a-z][a-z-]*)")
 YOKE = re.compile(r"(?:^|[\s`;&(/])yoke ([a-z]+)(?: ([a-z]+))?")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 GENERATED = {"CMakeLists.txt"}  # names that the tree holds in many places
