@@ -5,6 +5,7 @@
 #include <cmath>
 #include <locale>
 
+#include "train/plan_file.h"
 #include "train/settings.h"
 
 namespace yoke {
@@ -97,23 +98,17 @@ std::string plan_report(const MemoryPlan& p) {
 }
 
 nlohmann::json plan_json(const MemoryPlan& p) {
-  nlohmann::json items = nlohmann::json::array();
-  for (const PlanLine& line : p.lines()) {
-    items.push_back({{"name", line.name}, {"kind", line.kind}, {"count", line.count}, {"bytes", line.bytes}});
+  nlohmann::json predicted = predicted_json(p.config, p.engine, p.plan, p.needed());
+  for (const PlanLine& line : p.outside) {
+    predicted["items"].push_back(
+        {{"name", line.name}, {"kind", line.kind}, {"count", line.count}, {"bytes", line.bytes}});
   }
   return {{"model", p.model},
           {"device", p.device},
           {"ranks", 1},
           {"parameters", p.config.parameters()},
           {"precision", name_of(p.engine.compute)},
-          {"predicted",
-           {{"settings", settings_json(p.config, p.engine)},
-            {"peak_bytes", p.plan.peak_bytes},
-            {"resident_bytes", p.needed()},
-            {"step_seconds", p.plan.step_seconds},
-            {"step_flops", p.plan.step_flops},
-            {"peak_moment", p.plan.peak_text()},
-            {"items", items}}},
+          {"predicted", predicted},
           {"capacity", {{"bytes", p.capacity}, {"source", p.capacity_source}}},
           {"fits", p.fits()},
           {"estimates", p.estimates}};

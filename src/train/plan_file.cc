@@ -5,22 +5,24 @@
 
 namespace yoke {
 
-nlohmann::json predicted_json(const RunSetup& run) {
+nlohmann::json predicted_json(const ModelConfig& model, const EngineOptions& options, const EnginePlan& plan,
+                              size_t resident_bytes) {
   nlohmann::json items = nlohmann::json::array();
-  for (const PlanItem& item : run.plan.items()) {
+  for (const PlanItem& item : plan.items()) {
     items.push_back({{"name", item.name}, {"kind", name_of(item.kind)}, {"count", item.count}, {"bytes", item.bytes}});
   }
-  return {{"settings", settings_json(run.config.model, run.engine)},
-          {"peak_bytes", run.plan.peak_bytes},
-          {"resident_bytes", run.planned_resident()},
-          {"step_seconds", run.plan.step_seconds},
-          {"step_flops", run.plan.step_flops},
-          {"peak_moment", run.plan.peak_text()},
+  return {{"settings", settings_json(model, options)},
+          {"peak_bytes", plan.peak_bytes},
+          {"resident_bytes", resident_bytes},
+          {"step_seconds", plan.step_seconds},
+          {"step_flops", plan.step_flops},
+          {"peak_moment", plan.peak_text()},
           {"items", items}};
 }
 
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured) {
-  nlohmann::json document{{"predicted", predicted_json(run)}, {"measured", nullptr}};
+  nlohmann::json document{{"predicted", predicted_json(run.config.model, run.engine, run.plan, run.planned_resident())},
+                          {"measured", nullptr}};
   if (measured != nullptr) {
     document["measured"] = {{"peak_bytes", measured->peak_bytes},
                             {"resident_bytes", measured->resident_bytes},

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "train/run_setup.h"
 
@@ -15,10 +14,10 @@ struct Measured {
   double step_seconds = 0;
 };
 
-/// {"settings": {"micro_batch", "micro_batches", "recompute", "recompute_layers", "loss_chunk" in tokens} as they were
-/// given or found, "peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured rates), "step_flops",
-/// "peak_moment", "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}
-nlohmann::json predicted_json(const RunSetup& run);
+/// {"settings": as settings_json() has them, "peak_bytes", "resident_bytes", "step_seconds" (at least, at the measured
+/// rates), "step_flops", "peak_moment", "items": [{"name", "kind", "count", "bytes"}] alive at the peak, by kind}
+nlohmann::json predicted_json(const ModelConfig& model, const EngineOptions& options, const EnginePlan& plan,
+                              size_t resident_bytes);
 
 /// {"predicted": ..., "measured": {"peak_bytes", "resident_bytes", "step_seconds"} or null}
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured);
