@@ -50,6 +50,10 @@ struct OptimizedWeights {
 void check_weights(const char* op, const OptimizedWeights& weights, int64_t elements);
 double bytes_of(const OptimizedWeights& weights);
 
+/// A tensor as one long row; absent stays absent.
+inline TensorView flat(const TensorView& t) { return t.absent() ? t : reshape(t, {t.elements()}); }
+inline OptimizedWeights flat(const OptimizedWeights& w) { return {flat(w.master), flat(w.copy)}; }
+
 /// A gradient is f32 or bf16.
 void check_gradient(const char* op, const TensorView& gradient, int64_t elements);
 

@@ -1,4 +1,4 @@
-// What optimizers share: moments in the recipe's format, and views of a parameter as one long row.
+// What optimizers share: moments in the recipe's format.
 #pragma once
 
 #include "train/optimizer.h"
@@ -26,8 +26,5 @@ class MomentFormat {
 
 /// Takes the first moment that is left in `state`, which then begins behind it.
 MomentTensor take_moment(std::span<const TensorView>& state);
-
-inline TensorView flat(const TensorView& t) { return t.absent() ? t : reshape(t, {t.elements()}); }
-inline OptimizedWeights flat(const OptimizedWeights& w) { return {flat(w.master), flat(w.copy)}; }
 
 }  // namespace yoke

@@ -13,8 +13,6 @@ namespace {
 
 double count_of(const TensorView& t) { return static_cast<double>(t.elements()); }
 
-TensorView flat(const TensorView& t) { return t.absent() ? t : reshape(t, {t.elements()}); }
-
 /// x -> the matrix near x / |x| whose singular values are about 1. `spare` has room for x; `a` and `b` for the square
 /// of the smaller side.
 void orthogonalise(Context& ctx, const TensorView& x, const TensorView& spare, const TensorView& a_room,
