@@ -134,6 +134,9 @@ TEST_F(PlanCommand, Mistakes) {
 }
 
 TEST_F(PlanCommand, WhatIsOfferedFits) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer changes what a process holds from one start to the next";
+#endif
   write_file(folder_ / "model.json", test::tiny_config("Llama", {{"num_hidden_layers", 8},
                                                                  {"hidden_size", 256},
                                                                  {"intermediate_size", 1024},
