@@ -83,6 +83,7 @@ ParameterTable::ParameterTable(const ModelConfig& c) {
     head_ = rows_.size();
     rows_.push_back(matrix("head", Kind::head, c.hidden, {{"lm_head.weight", c.vocabulary}}));
   }
+  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].id = i;
 }
 
 int64_t ParameterTable::elements() const {

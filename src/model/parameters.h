@@ -26,6 +26,7 @@ struct ParameterRow {
   std::vector<ParameterPart> parts;  ///< cover all rows in order; a 1-D tensor's elements count as its rows
   Init init = Init::normal;          ///< normal: mean 0, deviation initializer_range
   int64_t layer = -1;                ///< -1 outside the blocks
+  size_t id = 0;                     ///< number in the table of the whole model: names its random numbers
 
   /// Decoupled weight decay applies to matrices, embedding and head, not to norms and biases.
   bool decays() const { return kind != Kind::bias && kind != Kind::norm; }

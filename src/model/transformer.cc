@@ -99,7 +99,7 @@ BlockInputs Transformer::inputs(const DeviceBatch& batch) const {
           .rope = rope_};
 }
 
-void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, const WeightStore& weights,
+void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,
                              MicroBatchMemory& memory) const {
   embedding_forward(ctx,
                     {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = memory.blocks[0].input});
@@ -107,7 +107,10 @@ void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorVi
   for (int64_t l = 0; l < config_.layers; ++l) {
     ctx.arena.enter("forward", l);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
+    weights.acquire(ctx, l);
+    if (l + 1 < config_.layers) weights.gather(ctx, l + 1);
     blocks_[static_cast<size_t>(l)].forward(ctx, in, residual, delta, weights, a);
+    weights.release(l);
     residual = a.mid;
     delta = a.delta;
   }
@@ -121,7 +124,7 @@ void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorVi
                          .epsilon = static_cast<float>(config_.norm_epsilon)});
 }
 
-void Transformer::forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
+void Transformer::forward(Context& ctx, const DeviceBatch& batch, WeightStore& weights,
                           MicroBatchMemory& memory) const {
   ctx.arena.enter("forward");
   ArenaScope scope(ctx.arena);
@@ -165,7 +168,7 @@ void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore
   if (gradients != nullptr && parameters_.head() != parameters_.embedding()) gradients->notify(parameters_.head());
 }
 
-void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,
+void Transformer::backward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, GradientStore& gradients,
                            MicroBatchMemory& memory, const TensorView& gradient) const {
   ctx.arena.enter("backward");
   const BlockInputs in = inputs(batch);
@@ -184,6 +187,8 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
     const ActivationTable& table = activations(l);
     const Block& block = blocks_[static_cast<size_t>(l)];
+    weights.acquire(ctx, l);
+    if (l > 0) weights.gather(ctx, l - 1);
     table.allocate(ctx.arena, Fate::recomputed, batch.size(), a, BlockPart::attention);
     {
       ArenaScope mlp(ctx.arena);
@@ -195,6 +200,7 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
       block.mlp_backward(ctx, weights, gradients, a, gradient);
     }
     block.attention_backward(ctx, in, weights, gradients, a, gradient);
+    weights.release(l);
   }
   ctx.arena.enter("backward");
   const auto embedding = gradients.get(parameters_.embedding());
@@ -204,7 +210,7 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightS
 }
 
 void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorView& positions,
-                         const TensorView& key_begin, const WeightStore& weights, KeyValueCache& cache,
+                         const TensorView& key_begin, WeightStore& weights, KeyValueCache& cache,
                          const TensorView& logits) const {
   ArenaScope scope(ctx.arena);
   const int64_t count = tokens.elements();
@@ -216,7 +222,7 @@ void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorVie
   cache.filled += count;
 }
 
-double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
+double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& weights, const DeviceBatch& batch,
                      int64_t loss_chunk) {
   ArenaScope scope(ctx.arena);
   MicroBatchMemory memory = transformer.allocate(ctx.arena, batch.size(), true);
@@ -228,16 +234,24 @@ double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightS
 }
 
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,
-                           const ParameterBuffers& values, uint64_t seed) {
+                           const ParameterBuffers& values, const std::function<ElementRange(size_t row)>& owned,
+                           uint64_t seed) {
   for (size_t i = 0; i < table.size(); ++i) {
     const ParameterRow& row = table[i];
+    if (values[i].absent()) continue;
     if (row.init != ParameterRow::Init::normal) {
       fill(ctx, {.y = values[i], .value = row.init == ParameterRow::Init::ones ? 1.0f : 0.0f});
       continue;
     }
+    const ElementRange range = owned(i);
     for (size_t part = 0; part < row.parts.size(); ++part) {
-      fill_normal(ctx, {.y = rows(values[i], row.parts[part].row, row.parts[part].rows),
-                        .random = {seed, i * 8 + part},
+      const int64_t first = row.parts[part].row * row.shape.cols(),
+                    last = first + row.parts[part].rows * row.shape.cols();
+      const int64_t begin = std::max(first, range.begin), end = std::min(last, range.end);
+      if (begin >= end) continue;
+      fill_normal(ctx, {.y = slice(values[i], begin - range.begin, end - begin),
+                        .random = {seed, row.id * 8 + part},
+                        .first = static_cast<uint64_t>(begin - first),
                         .deviation = static_cast<float>(config.initializer_range)});
     }
   }

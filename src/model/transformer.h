@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "model/parameters.h"
 #include "model/store.h"
+#include "model/units.h"
 
 namespace yoke {
 
@@ -67,23 +68,23 @@ class Transformer {
   MicroBatchMemory allocate(Arena& arena, int64_t tokens, bool transient) const;
 
   /// Fills memory up to final_norm.
-  void forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, MicroBatchMemory& memory) const;
+  void forward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, MicroBatchMemory& memory) const;
   /// Token losses [T] f32. With `gradients`, head gradients go there and that of final_norm into `gradient` [T, h],
   /// which may be final_norm itself.
   void loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, const MicroBatchMemory& memory,
             const LossOptions& options, const TensorView& token_loss, GradientStore* gradients,
             const TensorView& gradient) const;
   /// From the gradient of final_norm, which is overwritten, to all parameters.
-  void backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,
+  void backward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, GradientStore& gradients,
                 MicroBatchMemory& memory, const TensorView& gradient) const;
 
   /// Logits [1, V] of the last of `tokens` [n] i32, which stand at positions cache.filled, ...; appends to the cache.
   void decode(Context& ctx, const TensorView& tokens, const TensorView& positions, const TensorView& key_begin,
-              const WeightStore& weights, KeyValueCache& cache, const TensorView& logits) const;
+              WeightStore& weights, KeyValueCache& cache, const TensorView& logits) const;
 
  private:
   BlockInputs inputs(const DeviceBatch& batch) const;
-  void run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, const WeightStore& weights,
+  void run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,
                   MicroBatchMemory& memory) const;
 
   ModelConfig config_;
@@ -96,12 +97,13 @@ class Transformer {
 };
 
 /// Forward pass whose activations nothing keeps; the sum of token losses, on the host.
-double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
+double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& weights, const DeviceBatch& batch,
                      int64_t loss_chunk);
 
 /// Writes initial values: matrices normal with the config's initializer_range, norms 1, biases 0. A value depends on
-/// (seed, parameter, index) alone.
+/// (seed, parameter, index) alone. values[i] holds elements owned(i) of a row, and is absent where that is nothing.
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,
-                           const ParameterBuffers& values, uint64_t seed);
+                           const ParameterBuffers& values, const std::function<ElementRange(size_t row)>& owned,
+                           uint64_t seed);
 
 }  // namespace yoke
