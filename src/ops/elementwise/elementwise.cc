@@ -33,7 +33,7 @@ void fill(Context& ctx, const Fill& a) {
 
 void fill_normal(Context& ctx, const FillNormal& a) {
   check_compute_type("fill_normal", a.y);
-  YOKE_ASSERT(a.y.contiguous());
+  YOKE_ASSERT(a.y.contiguous() && a.row_step >= 0);
   launch(ctx, "fill_normal", fill_normal_kernels, a, {.bytes_written = static_cast<double>(a.y.bytes())});
 }
 

@@ -24,13 +24,14 @@ struct Fill {
 };
 void fill(Context& ctx, const Fill& args);
 
-/// Element i becomes mean 0, deviation `deviation`, from random.normal(first + i): independent of threads and of how a
-/// tensor is cut into pieces.
+/// Element j of row i becomes mean 0, deviation `deviation`, from random.normal(first + i * row_step + j): independent
+/// of threads and of how a tensor is cut into pieces.
 struct FillNormal {
-  TensorView y;  ///< contiguous f32 | bf16 | f16
+  TensorView y;  ///< [rows, cols] contiguous f32 | bf16 | f16
   RandomStream random;
   uint64_t first = 0;
   float deviation = 1;
+  int64_t row_step = 0;  ///< 0: cols
 };
 void fill_normal(Context& ctx, const FillNormal& args);
 

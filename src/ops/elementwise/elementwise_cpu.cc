@@ -65,11 +65,13 @@ void normal_pair(const RandomStream& random, uint64_t pair, double* out) {
 
 template <class T>
 void fill_normal_rows(const FillNormal& a, int threads) {
-  for_blocks(threads, extent(a.y), [&](int64_t, int64_t begin, int64_t n) {
+  const int64_t step = a.row_step == 0 ? a.y.cols() : a.row_step;
+  const Extent all = step == a.y.cols() ? extent(a.y) : Extent{a.y.rows(), a.y.cols()};
+  for_blocks(threads, all, [&](int64_t row, int64_t begin, int64_t n) {
     float buffer[kBlock];
-    T* out = a.y.as<T>() + begin;
+    T* out = a.y.as<T>() + row * all.cols + begin;
     float* y = block_of(out, buffer);
-    const uint64_t first = a.first + static_cast<uint64_t>(begin);
+    const uint64_t first = a.first + static_cast<uint64_t>(row * step + begin);
     for (int64_t i = -static_cast<int64_t>(first & 1); i < n; i += 2) {
       double pair[2];
       normal_pair(a.random, (first + static_cast<uint64_t>(i)) / 2, pair);
