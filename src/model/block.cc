@@ -28,6 +28,45 @@ void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight
   gradients.notify(row);  // last: the weight may change there
 }
 
+namespace {
+
+/// y [T, outputs here] of everybody's x: the weight has this rank's rows of outputs.
+void column_parallel(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
+                     const TensorView& bias, const TensorView& y, const char* what, int64_t layer) {
+  ArenaScope scope(ctx.arena);
+  linear_forward(ctx, gather_tokens(ctx, tensor, x, what, layer), weight, bias, y);
+}
+
+/// From dy [T, outputs here]: dW, and dx of this rank's tokens in place of x. Gathers x again rather than keep all of
+/// it. Once its weight gradient is there, a product's input makes room for its own gradient.
+void column_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
+                              const TensorView& dy, GradientStore& gradients, size_t row, const char* what,
+                              int64_t layer) {
+  ArenaScope scope(ctx.arena);
+  const TensorView all = gather_tokens(ctx, tensor, x, what, layer);
+  linear_backward(ctx, all, weight, dy, all, gradients, row);
+  scatter_tokens(ctx, tensor, all, x, what, layer);
+}
+
+/// y [S, outputs] of x [T, inputs here], summed over the ranks: the weight has this rank's columns of inputs.
+void row_parallel(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
+                  const TensorView& y, const char* what, int64_t layer) {
+  ArenaScope scope(ctx.arena);
+  const TensorView addends = room_for_tokens(ctx, tensor, y);
+  linear_forward(ctx, x, weight, {}, addends);
+  scatter_tokens(ctx, tensor, addends, y, what, layer);
+}
+
+/// From dy [S, outputs]: dW and dx [T, inputs here].
+void row_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
+                           const TensorView& dy, const TensorView& dx, GradientStore& gradients, size_t row,
+                           const char* what, int64_t layer) {
+  ArenaScope scope(ctx.arena);
+  linear_backward(ctx, x, weight, gather_tokens(ctx, tensor, dy, what, layer), dx, gradients, row);
+}
+
+}  // namespace
+
 AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys) {
   return {.batch = batch,
           .queries = queries,
@@ -77,7 +116,8 @@ void Block::normalise_backward(Context& ctx, const WeightStore& weights, Gradien
 
 void Block::project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
   const TensorView bias = rows_.qkv_bias < 0 ? TensorView{} : weights.get(row(rows_.qkv_bias));
-  linear_forward(ctx, a.input_norm, weights.get(row(rows_.qkv)), bias, a.qkv);  // [T, (n + 2k) d]
+  column_parallel(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), bias, a.qkv, "attention input",
+                  layer_);  // [T, (n + 2k) d]
   const TensorView raw = columns(a.qkv, 0, config_.q_size() + config_.kv_size());
   const TensorView qk = config_.qk_norm ? a.qk : raw;
   if (config_.qk_norm) {
@@ -118,20 +158,27 @@ void Block::attend(Context& ctx, const BlockInputs& in, BlockActivations& a) con
                           .lse = a.lse});
 }
 
-void Block::project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const {
-  linear_forward(ctx, a.attention, weights.get(row(rows_.output)), {}, a.delta);  // [T, h]
+void Block::project_attention(Context& ctx, const BlockInputs& in, const WeightStore& weights,
+                              BlockActivations& a) const {
+  row_parallel(ctx, in.tensor, a.attention, weights.get(row(rows_.output)), a.delta, "attention output",
+               layer_);  // [S, h]
+}
+
+void Block::project_mlp(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
+  column_parallel(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up, "mlp input",
+                  layer_);  // [T, 2f]
 }
 
 void Block::forward(Context& ctx, const BlockInputs& in, const TensorView& residual, const TensorView& delta,
                     const WeightStore& weights, BlockActivations& a) const {
-  normalise(ctx, weights, rows_.input_norm, residual, delta, a.input, a.input_norm, a.input_rstd);  // [T, h]
+  normalise(ctx, weights, rows_.input_norm, residual, delta, a.input, a.input_norm, a.input_rstd);  // [S, h]
   project_qkv(ctx, in, weights, a);
   attend(ctx, in, a);
-  project_attention(ctx, weights, a);
-  normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);  // [T, h]
-  linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);            // [T, 2f]
-  swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});                                // [T, f]
-  linear_forward(ctx, a.product, weights.get(row(rows_.down)), {}, a.delta);                  // [T, h]
+  project_attention(ctx, in, weights, a);
+  normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);  // [S, h]
+  project_mlp(ctx, in, weights, a);
+  swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});                                           // [T, f]
+  row_parallel(ctx, in.tensor, a.product, weights.get(row(rows_.down)), a.delta, "mlp output", layer_);  // [S, h]
 }
 
 void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
@@ -146,22 +193,23 @@ void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& we
     attend(ctx, in, a);
   }
   if (again(&A::mid)) {
-    project_attention(ctx, weights, a);
+    project_attention(ctx, in, weights, a);
     normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);
   } else if (again(&A::mid_norm)) {
     normalise(ctx, weights, rows_.post_norm, a.mid, {}, {}, a.mid_norm, a.mid_rstd);
   }
-  if (again(&A::gate_up)) linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);
+  if (again(&A::gate_up)) project_mlp(ctx, in, weights, a);
   if (again(&A::product)) swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});
 }
 
-void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
-                         const TensorView& gradient) const {
-  // Once its weight gradient is there, a product's input makes room for its own gradient.
-  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;
-  linear_backward(ctx, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients, row(rows_.down));
+void Block::mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
+                         BlockActivations& a, const TensorView& gradient) const {
+  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;  // in place of what they are the gradients of
+  row_parallel_backward(ctx, in.tensor, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients,
+                        row(rows_.down), "mlp output gradient", layer_);
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
-  linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
+  column_parallel_backward(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, gradients,
+                           row(rows_.gate_up), "mlp input gradient", layer_);
   normalise_backward(ctx, weights, gradients, rows_.post_norm,
                      {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
 }
@@ -169,11 +217,12 @@ void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore
 void Block::attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights,
                                GradientStore& gradients, BlockActivations& a, const TensorView& gradient) const {
   ArenaScope scope(ctx.arena);
-  const int64_t tokens = gradient.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
+  const int64_t tokens = a.attention.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
   const DType dtype = gradient.dtype;
   const TensorView dattention =
       ctx.arena.allocate("attention gradient", dtype, {tokens, q_size}, MemoryKind::activation_gradients);
-  linear_backward(ctx, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients, row(rows_.output));
+  row_parallel_backward(ctx, in.tensor, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients,
+                        row(rows_.output), "attention output gradient", layer_);
 
   const TensorView dqkv =
       ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()}, MemoryKind::activation_gradients);
@@ -207,7 +256,8 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
   }
 
   const TensorView& dnorm = a.input_norm;
-  linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
+  column_parallel_backward(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), dqkv, gradients, row(rows_.qkv),
+                           "attention input gradient", layer_);
   normalise_backward(ctx, weights, gradients, rows_.input_norm,
                      {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});
 }

@@ -50,14 +50,19 @@ const ModelConfig& checked(const ModelConfig& config) {
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, DType compute, Recompute recompute, int64_t recompute_layers)
+Transformer::Transformer(const ModelConfig& config, DType compute, Recompute recompute, int64_t recompute_layers,
+                         const ModelPart& part, const Parallel* parallel)
     : config_(checked(config)),
-      parameters_(config_),
+      shard_(part.tensor),
+      tensor_(parallel == nullptr ? nullptr : &(*parallel)[Group::tensor]),
+      local_(config_.local(shard_)),
+      parameters_(config_, part),
       compute_(compute),
-      kept_(config_, compute, Recompute::none),
-      recomputed_(config_, compute, recompute),
+      kept_(local_, compute, Recompute::none, shard_.size),
+      recomputed_(local_, compute, recompute, shard_.size),
       recompute_layers_(recompute_layers < 0 ? config.layers : recompute_layers) {
-  for (int64_t l = 0; l < config_.layers; ++l) blocks_.emplace_back(config_, parameters_, l);
+  YOKE_ASSERT(shard_of(tensor_) == shard_, "part {} of {} of a model", shard_.rank, shard_.size);
+  for (int64_t l = 0; l < config_.layers; ++l) blocks_.emplace_back(local_, parameters_, l);
 }
 
 const ActivationTable& Transformer::activations(int64_t layer) const {
@@ -85,9 +90,10 @@ MicroBatchMemory Transformer::allocate(Arena& arena, int64_t tokens, bool transi
     }
   }
   const MemoryKind kind = transient ? MemoryKind::scratch : MemoryKind::saved;
-  memory.final_input = arena.allocate("final_input", compute_, {tokens, config_.hidden}, kind);
-  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {tokens}, kind);
-  memory.final_norm = arena.allocate("final_norm", compute_, {tokens, config_.hidden}, kind);
+  const int64_t slice = tokens / shard_.size;
+  memory.final_input = arena.allocate("final_input", compute_, {slice, config_.hidden}, kind);
+  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {slice}, kind);
+  memory.final_norm = arena.allocate("final_norm", compute_, {slice, config_.hidden}, kind);
   return memory;
 }
 
@@ -96,14 +102,20 @@ BlockInputs Transformer::inputs(const DeviceBatch& batch) const {
           .length = batch.length,
           .positions = batch.positions,
           .key_begin = batch.key_begin,
-          .rope = rope_};
+          .rope = rope_,
+          .tensor = tensor_};
 }
 
 void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,
                              MicroBatchMemory& memory) const {
-  embedding_forward(ctx,
-                    {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = memory.blocks[0].input});
   TensorView residual = memory.blocks[0].input, delta;
+  {
+    ArenaScope scope(ctx.arena);
+    const TensorView addends = room_for_tokens(ctx, tensor_, residual);
+    embedding_forward(
+        ctx, {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = addends, .first = first_id()});
+    scatter_tokens(ctx, tensor_, addends, residual, "embedding");
+  }
   for (int64_t l = 0; l < config_.layers; ++l) {
     ctx.arena.enter("forward", l);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
@@ -139,6 +151,32 @@ void Transformer::forward(Context& ctx, const DeviceBatch& batch, WeightStore& w
   run_blocks(ctx, inputs(batch), batch.tokens, weights, memory);
 }
 
+void Transformer::chunk_losses(Context& ctx, const TensorView& logits, const TensorView& targets,
+                               const TensorView& losses, bool gradient, float scale) const {
+  const TensorView dlogits = gradient ? logits : TensorView{};
+  if (!divided(tensor_)) {
+    cross_entropy(ctx, {.logits = logits, .targets = targets, .loss = losses, .dlogits = dlogits, .scale = scale});
+    return;
+  }
+  ArenaScope scope(ctx.arena);
+  const int64_t tokens = logits.rows();
+  const TensorView sums = ctx.arena.allocate("sums of logits", DType::f64,
+                                             {shard_.size, tokens, CrossEntropySums::kSums}, MemoryKind::loss);
+  const TensorView flat = reshape(sums, {shard_.size * tokens, CrossEntropySums::kSums});
+  const TensorView own = rows(flat, shard_.rank * tokens, tokens);
+  cross_entropy_sums(
+      ctx, {.logits = logits, .targets = targets, .sums = own, .first = first_id(), .vocabulary = config_.vocabulary});
+  tensor_->run(ctx, {.kind = CollectiveKind::all_gather, .input = own, .output = flat, .what = "sums of logits"});
+  cross_entropy_shard(ctx, {.logits = logits,
+                            .targets = targets,
+                            .sums = sums,
+                            .loss = losses,
+                            .dlogits = dlogits,
+                            .scale = scale,
+                            .first = first_id(),
+                            .vocabulary = config_.vocabulary});
+}
+
 void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
                        const MicroBatchMemory& memory, const LossOptions& options, const TensorView& token_loss,
                        GradientStore* gradients, const TensorView& gradient) const {
@@ -146,24 +184,24 @@ void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore
   ArenaScope scope(ctx.arena);
   const int64_t chunk = std::min(options.chunk, batch.size());
   YOKE_ASSERT(chunk > 0);
-  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, config_.vocabulary}, MemoryKind::loss);
+  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, local_.vocabulary}, MemoryKind::loss);
   const TensorView& head = weights.get(parameters_.head());
+  const TensorView all = gather_tokens(ctx, tensor_, memory.final_norm, "head input");  // [T, h]
+  const TensorView dall =
+      divided(tensor_) ? all : gradient;  // a chunk's place is free once its weight gradient is there
   for (int64_t first = 0; first < batch.size(); first += chunk) {
     const int64_t count = std::min(chunk, batch.size() - first);
-    const TensorView x = rows(memory.final_norm, first, count);  // [C, h]
-    const TensorView logits = rows(buffer, 0, count);            // [C, V]
+    const TensorView x = rows(all, first, count);      // [C, h]
+    const TensorView logits = rows(buffer, 0, count);  // [C, V]
     linear_forward(ctx, x, head, {}, logits);
     const auto slice = [&](const TensorView& t) { return columns(reshape(t, {1, batch.size()}), first, count); };
-    cross_entropy(ctx, {.logits = logits,
-                        .targets = slice(batch.targets),
-                        .loss = slice(token_loss),
-                        .dlogits = gradients == nullptr ? TensorView{} : logits,
-                        .scale = options.scale});
+    chunk_losses(ctx, logits, slice(batch.targets), slice(token_loss), gradients != nullptr, options.scale);
     if (gradients != nullptr) {
       linear_weight_backward(ctx, x, logits, *gradients, parameters_.head());
-      matmul(ctx, {.a = logits, .b = head, .c = rows(gradient, first, count)});
+      matmul(ctx, {.a = logits, .b = head, .c = rows(dall, first, count)});
     }
   }
+  if (gradients != nullptr) scatter_tokens(ctx, tensor_, dall, gradient, "head input gradient");
   // A tied head's gradient is complete with the embedding's share of it.
   if (gradients != nullptr && parameters_.head() != parameters_.embedding()) gradients->notify(parameters_.head());
 }
@@ -197,21 +235,27 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, WeightStore& 
         table.allocate(ctx.arena, Fate::scratch, batch.size(), a);
       }
       block.recompute(ctx, in, weights, table, a);
-      block.mlp_backward(ctx, weights, gradients, a, gradient);
+      block.mlp_backward(ctx, in, weights, gradients, a, gradient);
     }
     block.attention_backward(ctx, in, weights, gradients, a, gradient);
     weights.release(l);
   }
   ctx.arena.enter("backward");
+  ArenaScope scope(ctx.arena);
+  const TensorView dy = gather_tokens(ctx, tensor_, gradient, "embedding gradient");
   const auto embedding = gradients.get(parameters_.embedding());
-  embedding_backward(
-      ctx, {.tokens = batch.tokens, .dy = gradient, .dtable = embedding.gradient, .accumulate = embedding.accumulate});
+  embedding_backward(ctx, {.tokens = batch.tokens,
+                           .dy = dy,
+                           .dtable = embedding.gradient,
+                           .accumulate = embedding.accumulate,
+                           .first = first_id()});
   gradients.notify(parameters_.embedding());
 }
 
 void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorView& positions,
                          const TensorView& key_begin, WeightStore& weights, KeyValueCache& cache,
                          const TensorView& logits) const {
+  YOKE_ASSERT(!divided(tensor_), "one rank generates");
   ArenaScope scope(ctx.arena);
   const int64_t count = tokens.elements();
   MicroBatchMemory memory = allocate(ctx.arena, count, true);
@@ -233,6 +277,28 @@ double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& 
   return std::accumulate(host.begin(), host.end(), 0.0);
 }
 
+namespace {
+
+/// Elements [begin, end) of a part, counted from its first here, from the numbers that they have in the whole tensor.
+void fill_part(Context& ctx, const TensorView& flat, const ParameterRow& row, const ParameterPart& part, int64_t begin,
+               const RandomStream& random, float deviation) {
+  const int64_t cols = row.shape.cols(), step = row.whole.cols(), count = flat.elements();
+  for (int64_t at = 0; at < count;) {
+    const int64_t element = begin + at, col = element % cols;
+    // All at once where every column is here; else whole rows, and what is left of one at either end.
+    int64_t n = cols == step ? count : std::min(cols - col, count - at), lines = 1;
+    if (cols != step && col == 0 && count - at >= cols) lines = (count - at) / cols;
+    fill_normal(ctx, {.y = reshape(slice(flat, at, lines * n), {lines, n}),
+                      .random = random,
+                      .first = static_cast<uint64_t>((part.file_row + element / cols) * step + row.first_col + col),
+                      .deviation = deviation,
+                      .row_step = lines > 1 ? step : 0});
+    at += lines * n;
+  }
+}
+
+}  // namespace
+
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,
                            const ParameterBuffers& values, const std::function<ElementRange(size_t row)>& owned,
                            uint64_t seed) {
@@ -244,15 +310,18 @@ void initialise_parameters(Context& ctx, const ModelConfig& config, const Parame
       continue;
     }
     const ElementRange range = owned(i);
-    for (size_t part = 0; part < row.parts.size(); ++part) {
-      const int64_t first = row.parts[part].row * row.shape.cols(),
-                    last = first + row.parts[part].rows * row.shape.cols();
+    const int64_t cols = row.shape.cols();
+    for (size_t p = 0; p < row.parts.size(); ++p) {
+      const ParameterPart& part = row.parts[p];
+      const int64_t first = part.row * cols, last = first + part.rows * cols;
       const int64_t begin = std::max(first, range.begin), end = std::min(last, range.end);
       if (begin >= end) continue;
-      fill_normal(ctx, {.y = slice(values[i], begin - range.begin, end - begin),
-                        .random = {seed, row.id * 8 + part},
-                        .first = static_cast<uint64_t>(begin - first),
-                        .deviation = static_cast<float>(config.initializer_range)});
+      fill_part(ctx, slice(values[i], begin - range.begin, end - begin), row, part, begin - first,
+                {seed, row.id * 8 + p}, static_cast<float>(config.initializer_range));
+    }
+    const int64_t padding = std::max((row.shape_rows() - row.pad_rows()) * cols, range.begin);
+    if (padding < range.end) {
+      fill(ctx, {.y = slice(values[i], padding - range.begin, range.end - padding), .value = 0});
     }
   }
 }

@@ -57,7 +57,8 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
                std::unique_ptr<const Parallel> own, const Parallel* parallel)
     : own_parallel_(std::move(own)),
       parallel_(parallel == nullptr ? *own_parallel_ : *parallel),
-      transformer_(config, options.compute, options.recompute, options.recompute_layers),
+      transformer_(config, options.compute, options.recompute, options.recompute_layers,
+                   {.tensor = shard_of(&parallel_[Group::tensor])}, &parallel_),
       options_(completed(config, options)),
       optimizer_(make_optimizer(options.optimizer)),
       state_(ctx.arena, transformer_.parameters(), options, *optimizer_, parallel_),

@@ -63,7 +63,7 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
 bool FitSearch::is_hopeless(const EngineOptions& options, Recompute setting) const {
   const ActivationTable table(config_, options.compute, setting);
   const double tokens = static_cast<double>(options.micro_batch) * static_cast<double>(options.sequence_length);
-  const double saved = static_cast<double>(config_.layers) * static_cast<double>(table.saved_bytes_per_token());
+  const double saved = static_cast<double>(config_.layers) * table.saved_bytes_per_token();
   const double weights = static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters());
   return weights + tokens * saved > budget_;
 }
