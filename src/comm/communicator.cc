@@ -29,9 +29,33 @@ double ring_bytes(const Collective& c, int ranks) {
   YOKE_ASSERT(false);
 }
 
-Pending Communicator::start(Context& ctx, const Collective& c) {
+namespace {
+
+// Shapes and ranks are as Collective says.
+void check(const Collective& c, int ranks) {
   YOKE_ASSERT(c.input.absent() || c.input.contiguous());
   YOKE_ASSERT(c.output.absent() || c.output.contiguous());
+  const bool one_tensor = c.kind == CollectiveKind::all_reduce || c.kind == CollectiveKind::broadcast ||
+                          c.kind == CollectiveKind::send || c.kind == CollectiveKind::receive;
+  YOKE_ASSERT(c.input.absent() == (c.kind == CollectiveKind::receive), "{}", c.what);
+  YOKE_ASSERT(c.output.absent() == (one_tensor && c.kind != CollectiveKind::receive), "{}", c.what);
+  const bool to_one =
+      c.kind == CollectiveKind::broadcast || c.kind == CollectiveKind::send || c.kind == CollectiveKind::receive;
+  YOKE_ASSERT(!to_one || (c.peer >= 0 && c.peer < ranks), "{}: peer {} of {}", c.what, c.peer, ranks);
+  YOKE_ASSERT(c.channel >= 0 && c.channel < 256, "{}: channel {}", c.what, c.channel);
+  if (one_tensor) return;
+  const int64_t in = c.input.elements(), out = c.output.elements();
+  const bool sizes = c.kind == CollectiveKind::reduce_scatter ? in == ranks * out
+                     : c.kind == CollectiveKind::all_gather   ? out == ranks * in
+                                                              : in == out && in % ranks == 0;
+  YOKE_ASSERT(sizes && c.input.dtype == c.output.dtype, "{}: {} and {} on {} ranks", c.what, c.input.str(),
+              c.output.str(), ranks);
+}
+
+}  // namespace
+
+Pending Communicator::start(Context& ctx, const Collective& c) {
+  check(c, size_);
   if (alone()) {
     YOKE_ASSERT(c.kind != CollectiveKind::send && c.kind != CollectiveKind::receive);
     if (!c.output.absent() && c.output.data != c.input.data) copy(ctx, c.input, c.output);

@@ -24,9 +24,10 @@ struct Collective {
   /// input; all_to_all: [n k], not the input; receive: what comes. Else absent.
   TensorView output;
   int peer = -1;                         ///< send, receive, broadcast (root): rank in the group
-  Reduction reduction = Reduction::sum;  ///< f32, f64, i32; bf16 and f16 are added in f32 and rounded at each addition
+  Reduction reduction = Reduction::sum;  ///< f32, f64, i32, i64; bf16 and f16
   const char* what = "";                 ///< for people who look for a lost rank: "gradients". A literal.
   int64_t layer = -1;                    ///< for the same people
+  int channel = 0;  ///< send and receive, 0 to 255: a receive gets the oldest send of its peer on its channel
 };
 
 /// Bytes that a rank sends in rings (Patarasuk and Yuan 2009): of S bytes an all-reduce 2 (n-1)/n S, of n k bytes a

@@ -1,0 +1,59 @@
+// How a process learns that it is one of many, and the start and end of MPI.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/parallel.h"
+
+namespace yoke {
+
+/// What a launcher tells a process through its environment.
+struct Launched {
+  std::string launcher;  ///< "mpirun" or "srun"
+  int rank = 0;
+  int ranks = 1;
+  int local_rank = 0;   ///< among the ranks of this host
+  int local_ranks = 1;  ///< of this host
+  bool operator==(const Launched&) const = default;
+};
+
+/// Nothing where no launcher started this process; MPI is not started. UserError (usage) when what the launcher says
+/// makes no sense.
+std::optional<Launched> launched();
+/// The same from another environment.
+std::optional<Launched> launched(const std::function<const char*(const char*)>& variable);
+
+struct MpiOptions {
+  /// Bytes of a message at most, for tests; larger ones are cut.
+  size_t largest_message = size_t{1} << 30;
+};
+
+/// MPI, from its start to its end. One thread of its own makes all calls of MPI, so that collectives run beside the
+/// computation; it outlives every Parallel made here.
+class Mpi {
+ public:
+  virtual ~Mpi() = default;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  /// By rank.
+  virtual const std::vector<std::string>& hosts() const = 0;
+
+  /// This rank's communicators. Every rank calls it, with the same sizes, whose product is ranks().
+  virtual Parallel parallel(const MeshSizes& sizes) = 0;
+  /// Ends MPI. Every rank calls it when its work is done; nothing made here may be used afterwards. Who is destroyed
+  /// without it ends all ranks: they would wait forever.
+  virtual void finish() = 0;
+  /// Ends this process and, as far as the launcher reaches them, those of all ranks. For who leaves by an error, after
+  /// having said why.
+  [[noreturn]] virtual void abort(int code) = 0;
+};
+
+/// Starts MPI; blocks until all ranks have.
+std::unique_ptr<Mpi> start_mpi(const MpiOptions& options = {});
+
+}  // namespace yoke
