@@ -111,7 +111,7 @@ void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const Tra
                       .view = view});
   }
   save_checkpoint(
-      checkpoint_folder(run), state.step,
+      Parallel::self(), checkpoint_folder(run), state.step,
       {{"identity", identity(run)},
        {"formats", formats(run.recipe())},
        {"settled", {{"micro_batch", engine.options().micro_batch}, {"loss_chunk", engine.options().loss_chunk}}},
