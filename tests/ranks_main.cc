@@ -1,4 +1,7 @@
+// An argument is the most bytes of a message.
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "base/log.h"
 #include "tests/ranks.h"
@@ -19,7 +22,9 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   yoke::log::setup(false);
   try {
-    yoke::test::started = yoke::start_mpi();
+    yoke::MpiOptions options;
+    if (argc > 1) options.largest_message = std::strtoul(argv[1], nullptr, 10);
+    yoke::test::started = yoke::start_mpi(options);
     const int result = RUN_ALL_TESTS();
     yoke::test::mpi().finish();
     return result;

@@ -2,8 +2,10 @@
 // beside the computation; who reads a result, or writes over an input, waits first.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "comm/mesh.h"
 #include "device/context.h"
@@ -11,6 +13,12 @@
 namespace yoke {
 
 enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, receive };
+inline constexpr std::array<std::string_view, 7> kCollectiveNames{
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "receive"};
+inline constexpr std::string_view name_of(CollectiveKind kind) { return kCollectiveNames[static_cast<size_t>(kind)]; }
+inline constexpr bool is_point_to_point(CollectiveKind kind) {
+  return kind == CollectiveKind::send || kind == CollectiveKind::receive;
+}
 enum class Reduction { sum, max };
 
 /// One collective as one rank sees it. n: ranks of the group. Tensors are contiguous; equal types and sizes on all
@@ -23,11 +31,12 @@ struct Collective {
   /// reduce_scatter: [k], may be this rank's piece of the input; all_gather: [n k], whose piece of this rank may be the
   /// input; all_to_all: [n k], not the input; receive: what comes. Else absent.
   TensorView output;
-  int peer = -1;                         ///< send, receive, broadcast (root): rank in the group
-  Reduction reduction = Reduction::sum;  ///< f32, f64, i32, i64; bf16 and f16
-  const char* what = "";                 ///< for people who look for a lost rank: "gradients". A literal.
-  int64_t layer = -1;                    ///< for the same people
-  int channel = 0;  ///< send and receive, 0 to 255: a receive gets the oldest send of its peer on its channel
+  int peer = -1;  ///< send, receive, broadcast (root): rank in the group
+  /// f32, f64, i32, i64; bf16 and f16, which are added in f32 and rounded at each addition or once at the end.
+  Reduction reduction = Reduction::sum;
+  const char* what = "";  ///< for people who look for a lost rank: "gradients". A literal.
+  int64_t layer = -1;     ///< for the same people
+  int channel = 0;        ///< send and receive, 0 to 255: a receive gets the oldest send of its peer on its channel
 };
 
 /// Bytes that a rank sends in rings (Patarasuk and Yuan 2009): of S bytes an all-reduce 2 (n-1)/n S, of n k bytes a

@@ -29,12 +29,23 @@ std::optional<Launched> launched();
 std::optional<Launched> launched(const std::function<const char*(const char*)>& variable);
 
 struct MpiOptions {
+  /// Seconds after which a rank of which nothing was heard is lost. Threads of their own tell that ranks live, once a
+  /// second, however long a step takes.
+  double silence = 15;
+  /// Seconds that a rank may wait for another that lives but doesn't come, and for all ranks at the start.
+  double timeout = 600;
+  /// A folder for a record of each rank's last collectives, see comm/recorder.h; empty: none.
+  std::filesystem::path records;
   /// Bytes of a message at most, for tests; larger ones are cut.
   size_t largest_message = size_t{1} << 30;
 };
 
 /// MPI, from its start to its end. One thread of its own makes all calls of MPI, so that collectives run beside the
 /// computation; it outlives every Parallel made here.
+///
+/// The same thread watches the other ranks. When one is lost or stuck, whatever waits for a collective, or starts one,
+/// throws a UserError (lost_rank) that names the rank, its host, the collective and its number; a computation that does
+/// neither for 8 s ends all the same, with that message in the log and that exit code.
 class Mpi {
  public:
   virtual ~Mpi() = default;
@@ -45,6 +56,8 @@ class Mpi {
 
   /// This rank's communicators. Every rank calls it, with the same sizes, whose product is ranks().
   virtual Parallel parallel(const MeshSizes& sizes) = 0;
+  /// Starts the record of collectives anew in this folder. UserError (bad_file).
+  virtual void record(const std::filesystem::path& folder) = 0;
   /// Ends MPI. Every rank calls it when its work is done; nothing made here may be used afterwards. Who is destroyed
   /// without it ends all ranks: they would wait forever.
   virtual void finish() = 0;

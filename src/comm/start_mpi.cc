@@ -29,7 +29,7 @@ class ThreadCommunicator : public Communicator {
 
 class ThreadHost : public HostGroup {
  public:
-  ThreadHost(std::shared_ptr<Progress> progress, int lane) : progress_(std::move(progress)), lane_(lane) {}
+  explicit ThreadHost(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
 
   std::vector<std::string> all_gather(const std::string& text) override {
     const auto ranks = static_cast<size_t>(progress_->transport().ranks());
@@ -75,20 +75,19 @@ class ThreadHost : public HostGroup {
   void run(CollectiveKind kind, const TensorView& input, const TensorView& output, const char* what,
            Reduction reduction = Reduction::sum) {
     const Collective c{.kind = kind, .input = input, .output = output, .peer = 0, .reduction = reduction, .what = what};
-    progress_->wait(lane_, progress_->start(lane_, c));
+    const int lane = progress_->host_lane();
+    progress_->wait(lane, progress_->start(lane, c));
   }
 
   std::shared_ptr<Progress> progress_;
-  int lane_;
 };
 
 class MpiOfThread : public Mpi {
  public:
   explicit MpiOfThread(const MpiOptions& options)
       : progress_(std::make_shared<Progress>(
-            [=] { return start_mpi_transport({.largest_message = options.largest_message}); })) {
-    host_lane_ = progress_->open(Group::world, 0);
-  }
+            [=] { return start_mpi_transport({.largest_message = options.largest_message}); },
+            ProgressOptions{{options.silence, options.timeout}, options.records})) {}
   ~MpiOfThread() override {
     if (!finished_) progress_->abort(static_cast<int>(ExitCode::bug));
   }
@@ -100,28 +99,28 @@ class MpiOfThread : public Mpi {
   Parallel parallel(const MeshSizes& sizes) override {
     YOKE_ASSERT(sizes.ranks() == ranks(), "a mesh of {} for {} ranks", sizes.ranks(), ranks());
     const Mesh mesh(sizes, rank());
+    const auto lanes = progress_->open(sizes);
     Parallel::Communicators communicators;
     for (size_t g = 0; g < kGroups; ++g) {
       const auto group = static_cast<Group>(g);
       const std::vector<int> members = mesh.members(group);
       const auto at = std::find(members.begin(), members.end(), rank());
-      const int lane = progress_->open(group, members.size() == 1 ? -1 : members.front());
       communicators[g] = std::make_unique<ThreadCommunicator>(group, static_cast<int>(at - members.begin()),
-                                                              static_cast<int>(members.size()), progress_, lane);
+                                                              static_cast<int>(members.size()), progress_, lanes[g]);
     }
-    return {mesh, std::move(communicators), std::make_unique<ThreadHost>(progress_, host_lane_)};
+    return {mesh, std::move(communicators), std::make_unique<ThreadHost>(progress_)};
   }
 
   void finish() override {
-    ThreadHost(progress_, host_lane_).barrier();
+    ThreadHost(progress_).barrier();
     progress_->finish();
     finished_ = true;
   }
+  void record(const std::filesystem::path& folder) override { progress_->record(folder); }
   [[noreturn]] void abort(int code) override { progress_->abort(code); }
 
  private:
   std::shared_ptr<Progress> progress_;
-  int host_lane_ = -1;
   bool finished_ = false;
 };
 

@@ -2,7 +2,10 @@
 // except where said.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +36,7 @@ struct TransportOptions {
   /// Bytes of one message at most; larger ones are cut. At most 2^30: the library counts with 32 bits.
   size_t largest_message = size_t{1} << 30;
   /// Bytes of a link's buffers that pieces to be added arrive in; each holds a chunk of every other rank.
-  size_t staging = size_t{8} << 20;
+  size_t staging = size_t{2} << 20;
 };
 
 /// The library, between its start and its end.
@@ -49,7 +52,11 @@ class Transport {
   /// Ranks of one colour, in order of their rank, become a link; null for a negative colour. Every rank calls it;
   /// blocks.
   virtual std::unique_ptr<Link> split(int colour) = 0;
-  /// Every rank calls it; blocks. Nothing may be called afterwards.
+  /// To every other rank that has taken the last one; and what has come from them. All beats have one size.
+  virtual void send_beats(std::span<const std::byte> beat) = 0;
+  virtual void take_beats(size_t bytes, const std::function<void(int rank, const std::byte* beat)>& heard) = 0;
+
+  /// Every rank calls it at about the same time; blocks. Nothing may be called afterwards.
   virtual void finalize() = 0;
   /// Ends all ranks' processes as far as the launcher reaches them.
   [[noreturn]] virtual void abort(int code) = 0;

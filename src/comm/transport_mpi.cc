@@ -346,6 +346,8 @@ class MpiTransport : public Transport {
     place.process = static_cast<int>(getpid());
     std::vector<Place> places(static_cast<size_t>(ranks));
     YOKE_MPI(MPI_Allgather, &place, sizeof place, MPI_BYTE, places.data(), sizeof place, MPI_BYTE, MPI_COMM_WORLD);
+    YOKE_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &beat_comm_);
+    MPI_Comm_set_errhandler(beat_comm_, MPI_ERRORS_RETURN);
     for (const Place& p : places) hosts_.emplace_back(p.host), processes_.push_back(p.process);
   }
 
@@ -360,7 +362,50 @@ class MpiTransport : public Transport {
     if (comm == MPI_COMM_NULL) return nullptr;
     return std::make_unique<MpiLink>(comm, options_);
   }
-  void finalize() override { MPI_Finalize(); }
+
+  void send_beats(std::span<const std::byte> beat) override {
+    const auto n = static_cast<size_t>(ranks());
+    beats_.resize(n * beat.size());
+    beats_sent_.resize(n, MPI_REQUEST_NULL);
+    for (size_t r = 0; r < n; ++r) {
+      int taken = 1;
+      if (r == static_cast<size_t>(rank_)) continue;
+      YOKE_MPI(MPI_Test, &beats_sent_[r], &taken, MPI_STATUS_IGNORE);
+      if (!taken) continue;
+      std::byte* copy = beats_.data() + r * beat.size();
+      std::copy(beat.begin(), beat.end(), copy);
+      YOKE_MPI(MPI_Isend, copy, static_cast<int>(beat.size()), MPI_BYTE, static_cast<int>(r), 0, beat_comm_,
+               &beats_sent_[r]);
+    }
+  }
+
+  void take_beats(size_t bytes, const std::function<void(int, const std::byte*)>& heard) override {
+    std::vector<std::byte> beat(bytes);
+    while (true) {
+      int found = 0;
+      MPI_Status status;
+      YOKE_MPI(MPI_Iprobe, MPI_ANY_SOURCE, 0, beat_comm_, &found, &status);
+      if (!found) return;
+      YOKE_MPI(MPI_Recv, beat.data(), static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE, 0, beat_comm_, &status);
+      heard(status.MPI_SOURCE, beat.data());
+    }
+  }
+
+  void finalize() override {
+    // Nobody sends beats after this, and those that were sent are taken before the end.
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int found = 1; found;) {
+      MPI_Status status;
+      MPI_Iprobe(MPI_ANY_SOURCE, 0, beat_comm_, &found, &status);
+      if (found) {
+        int bytes = 0;
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        std::vector<std::byte> beat(static_cast<size_t>(bytes));
+        MPI_Recv(beat.data(), bytes, MPI_BYTE, status.MPI_SOURCE, 0, beat_comm_, &status);
+      }
+    }
+    MPI_Finalize();
+  }
   [[noreturn]] void abort(int code) override {
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
@@ -369,6 +414,9 @@ class MpiTransport : public Transport {
  private:
   TransportOptions options_;
   int rank_ = 0;
+  MPI_Comm beat_comm_ = MPI_COMM_NULL;
+  std::vector<std::byte> beats_;  // as they were sent, by rank
+  std::vector<MPI_Request> beats_sent_;
   std::vector<std::string> hosts_;
   std::vector<int> processes_;
 };

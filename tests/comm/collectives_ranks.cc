@@ -326,6 +326,19 @@ TEST(Collectives, TrafficIsTheClosedForm) {
             comm.rank() == 0 && n > 1 ? bytes : 0);
 }
 
+TEST(Host, EveryRankLearnsHowLongEachWaited) {
+  const int n = mpi().ranks();
+  const Parallel parallel = mpi().parallel({.data = n});
+  test::OneThread on;
+  float x = 1;
+  parallel.host().barrier();
+  parallel[Group::data].run(on.ctx, {.kind = CollectiveKind::all_reduce, .input = {&x, DType::f32, {1}}});
+  const std::vector<double> waited = waited_by_rank(parallel);
+  ASSERT_EQ(waited.size(), static_cast<size_t>(n));
+  EXPECT_EQ(waited[static_cast<size_t>(mpi().rank())], parallel[Group::data].traffic().waited);
+  for (double w : waited) EXPECT_GE(w, 0);
+}
+
 TEST(Host, TextsNumbersAndBarriers) {
   const Parallel parallel = mpi().parallel({.pipeline = mpi().ranks()});
   HostGroup& host = parallel.host();
