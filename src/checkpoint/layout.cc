@@ -48,6 +48,19 @@ std::vector<Run> runs_of(const TensorLayout& layout) {
 
 }  // namespace
 
+TensorLayout layout_of(const ParameterRow& row) {
+  TensorLayout layout{row.whole, row.shape, {}};
+  for (const ParameterPart& part : row.parts) {
+    if (part.rows == 0) continue;
+    if (row.shape.rank() == 1) {
+      layout.parts.push_back({part.row, {{part.whole_row}, {part.rows}}});
+    } else {
+      layout.parts.push_back({part.row, {{part.whole_row, row.first_col}, {part.rows, row.shape.cols()}}});
+    }
+  }
+  return layout;
+}
+
 std::vector<FlatPiece> flat_pieces(const TensorLayout& layout, const FlatRange& range) {
   check(layout);
   const int64_t cols = width(layout.local);

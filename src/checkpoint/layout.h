@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checkpoint/region.h"
+#include "model/parameters.h"
 
 namespace yoke {
 
@@ -24,6 +25,9 @@ struct TensorLayout {
 
   static TensorLayout whole(const Shape& shape) { return {shape, shape, {{0, Region::whole(shape)}}}; }
 };
+
+/// How a rank's tensor lies in the whole model's.
+TensorLayout layout_of(const ParameterRow& row);
 
 /// Elements [begin, end) of a flattened tensor.
 struct FlatRange {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "train/mesh_check.h"
 #include "train/training_checkpoint.h"
 
 namespace yoke {
@@ -39,6 +40,14 @@ OptimizerOptions optimizer_options(const Recipe& recipe) {
   return {.kind = kind,
           .moments = recipe.memory.moments,
           .momentum = recipe.train.momentum.value_or(kind == OptimizerKind::muon ? 0.95 : 0.9)};
+}
+
+MeshSizes mesh_sizes(const ParallelRecipe& parallel) {
+  return {.data = static_cast<int>(parallel.data.value_or(1)),
+          .context = static_cast<int>(parallel.context),
+          .pipeline = static_cast<int>(parallel.pipeline),
+          .tensor = static_cast<int>(parallel.tensor),
+          .shard = static_cast<int>(parallel.shard.value_or(0))};
 }
 
 /// Optimizer steps, and the rows at which the loader ends (0: never).
@@ -126,6 +135,8 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
     const int64_t tokens = micro_batch * recipe.data.sequence_length;
     options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
   }
+  options.mesh = mesh_sizes(recipe.parallel);
+  check_mesh(options, model);
   return options;
 }
 

@@ -25,6 +25,42 @@ inline ModelConfig small_model(int64_t kv_heads = 2) {
           .initializer_range = 0.2};
 }
 
+inline constexpr Recompute kRecompute[] = {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::attention,
+                                           Recompute::block};
+
+struct NamedModel {
+  std::string name;
+  ModelConfig config;
+};
+
+/// Every architecture with its options; each fits two ranks, those with four key/value heads four as well.
+inline std::vector<NamedModel> models() {
+  std::vector<NamedModel> all{
+      {"Llama", small_model()},     {"LlamaTied", small_model()},  {"LlamaFour", small_model(4)},
+      {"Mistral", small_model(4)},  {"Qwen2", small_model()},      {"Qwen2Four", small_model(4)},
+      {"Qwen3", small_model()},     {"Qwen3Tied", small_model(4)}, {"DividedVocabulary", small_model(4)},
+      {"FiveWords", small_model(4)}};
+  for (NamedModel& m : all) {
+    ModelConfig& c = m.config;
+    c.tied_embeddings = m.name.ends_with("Tied");
+    if (m.name == "Mistral") {
+      c.architecture = Architecture::mistral;
+      c.sliding_window = 6;
+    }
+    if (m.name.starts_with("Qwen2")) {
+      c.architecture = Architecture::qwen2;
+      c.qkv_bias = true;
+    }
+    if (m.name.starts_with("Qwen3")) {
+      c.architecture = Architecture::qwen3;
+      c.qk_norm = true;
+    }
+    if (m.name == "DividedVocabulary") c.vocabulary = 260;
+    if (m.name == "FiveWords") c.vocabulary = 5;  // on four ranks the last one has nothing but padding
+  }
+  return all;
+}
+
 struct PassOptions {
   DType compute = DType::f32;
   Recompute recompute = Recompute::none;

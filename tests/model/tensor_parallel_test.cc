@@ -9,42 +9,6 @@
 namespace yoke::test {
 namespace {
 
-constexpr Recompute kRecompute[] = {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::attention,
-                                    Recompute::block};
-
-struct Model {
-  std::string name;
-  ModelConfig config;
-};
-
-/// Every architecture with its options; each fits two ranks, those with four key/value heads four as well.
-std::vector<Model> models() {
-  std::vector<Model> all{
-      {"Llama", small_model()},     {"LlamaTied", small_model()},  {"LlamaFour", small_model(4)},
-      {"Mistral", small_model(4)},  {"Qwen2", small_model()},      {"Qwen2Four", small_model(4)},
-      {"Qwen3", small_model()},     {"Qwen3Tied", small_model(4)}, {"DividedVocabulary", small_model(4)},
-      {"FiveWords", small_model(4)}};
-  for (Model& m : all) {
-    ModelConfig& c = m.config;
-    c.tied_embeddings = m.name.ends_with("Tied");
-    if (m.name == "Mistral") {
-      c.architecture = Architecture::mistral;
-      c.sliding_window = 6;
-    }
-    if (m.name.starts_with("Qwen2")) {
-      c.architecture = Architecture::qwen2;
-      c.qkv_bias = true;
-    }
-    if (m.name.starts_with("Qwen3")) {
-      c.architecture = Architecture::qwen3;
-      c.qk_norm = true;
-    }
-    if (m.name == "DividedVocabulary") c.vocabulary = 260;
-    if (m.name == "FiveWords") c.vocabulary = 5;  // on four ranks the last one has nothing but padding
-  }
-  return all;
-}
-
 /// What every rank found, gathered from its threads.
 std::vector<PassResult> on_ranks(const ModelConfig& config, const PassOptions& options, int ranks) {
   std::vector<PassResult> results(static_cast<size_t>(ranks));
@@ -79,7 +43,7 @@ void expect_same_step(const ModelConfig& config, const PassOptions& options, int
   }
 }
 
-class TensorParallel : public testing::TestWithParam<Model> {};
+class TensorParallel : public testing::TestWithParam<NamedModel> {};
 
 TEST_P(TensorParallel, LossesAndGradientsAreThoseOfOneRank) {
   const ModelConfig& config = GetParam().config;
@@ -159,7 +123,7 @@ TEST(TensorParallelAlone, IsOneRank) {
 
 // Local tensors tile the whole model's: every element is somewhere once, or everywhere where the tensor isn't split.
 TEST(TensorParallelTable, TilesTheWholeModel) {
-  for (const Model& model : models()) {
+  for (const NamedModel& model : models()) {
     const ParameterTable whole(model.config);
     for (const int t : {1, 2, 4}) {
       if (model.config.kv_heads % t != 0) continue;
@@ -197,7 +161,7 @@ TEST(TensorParallelTable, TilesTheWholeModel) {
 }
 
 TEST(TensorParallelTable, InitialValuesAreThoseOfOneRank) {
-  for (const Model& model : models()) {
+  for (const NamedModel& model : models()) {
     const auto values = [&](const TensorShard& shard) {
       RankMemory memory(false);
       const ParameterTable table(model.config, {.tensor = shard});
@@ -207,6 +171,25 @@ TEST(TensorParallelTable, InitialValuesAreThoseOfOneRank) {
       initialise_parameters(memory.ctx, model.config, table, buffers, all, 5);
       std::vector<std::vector<float>> local;
       for (size_t i = 0; i < table.size(); ++i) local.push_back(downloaded<float>(memory.ctx, buffers[i]));
+      // The same in shards that end within a row.
+      for (const auto& [from, to] : {std::pair{0.0, 0.3}, {0.3, 0.31}, {0.31, 1.0}}) {
+        ArenaScope scope(memory.arena);
+        std::vector<TensorView> shard;
+        const auto owned = [&, from = from, to = to](size_t row) {
+          const auto n = static_cast<double>(table[row].shape.elements());
+          return ElementRange{static_cast<int64_t>(n * from), static_cast<int64_t>(n * to)};
+        };
+        for (size_t i = 0; i < table.size(); ++i) {
+          const int64_t n = owned(i).size();
+          shard.push_back(n == 0 ? TensorView{} : memory.arena.allocate("shard", DType::f32, {n}));
+        }
+        initialise_parameters(memory.ctx, model.config, table, ParameterBuffers(shard), owned, 5);
+        for (size_t i = 0; i < table.size(); ++i) {
+          if (shard[i].absent()) continue;
+          const std::vector<float> values = downloaded<float>(memory.ctx, shard[i]);
+          EXPECT_TRUE(std::equal(values.begin(), values.end(), local[i].begin() + owned(i).begin)) << table[i].name;
+        }
+      }
       return local;
     };
     const auto whole = values({});

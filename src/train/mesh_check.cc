@@ -1,0 +1,63 @@
+#include "train/mesh_check.h"
+
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "train/recipe_words.h"
+
+namespace yoke {
+
+namespace {
+
+/// A size that ranks of an axis share evenly, as messages call it.
+struct Divided {
+  std::string name;
+  int64_t size;
+};
+
+void check_axis(const char* key, int64_t ranks, const std::vector<Divided>& divided) {
+  int64_t common = 0;
+  std::vector<std::string> names;
+  bool legal = true;
+  for (const Divided& d : divided) {
+    common = std::gcd(common, d.size);
+    names.push_back(fmt::format("{} ({})", d.name, d.size));
+    legal = legal && d.size % ranks == 0;
+  }
+  if (legal) return;
+  std::vector<int64_t> sizes;
+  for (int64_t n = 1; n <= common; ++n) {
+    if (common % n == 0) sizes.push_back(n);
+  }
+  fail_usage("{} is {}; it has to divide {}: legal are {}.", key, ranks, fmt::join(names, ", "),
+             fmt::join(sizes, ", "));
+}
+
+void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
+  const MeshSizes& mesh = options.mesh;
+  if (mesh.tensor == 1) return;
+  const bool context = mesh.context > 1;
+  check_axis("parallel.tensor", mesh.tensor,
+             {{"num_attention_heads", model.heads},
+              {"num_key_value_heads", model.kv_heads},
+              {"intermediate_size", model.mlp},
+              {context ? "data.sequence_length over parallel.context" : "data.sequence_length",
+               options.sequence_length / mesh.context}});
+  const OptimizerKind kind = options.optimizer.kind;
+  if (kind == OptimizerKind::muon || kind == OptimizerKind::adafactor) {
+    fail_usage(
+        "train.optimizer is {}, which needs whole matrices, and parallel.tensor {} divides them: use adamw or "
+        "sgd, or parallel.tensor 1.",
+        word_of<OptimizerKind>(kind, kOptimizerWords), mesh.tensor);
+  }
+  if (options.consume_gradients) {
+    fail_usage("memory.consume_gradients is true; it needs parallel.tensor 1, found {}.", mesh.tensor);
+  }
+}
+
+}  // namespace
+
+void check_mesh(const EngineOptions& options, const ModelConfig& model) { check_tensor_axis(options, model); }
+
+}  // namespace yoke

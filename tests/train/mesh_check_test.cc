@@ -1,0 +1,51 @@
+// Meshes that a model or a run can't be divided over are refused by name, with the legal sizes.
+#include "train/mesh_check.h"
+
+#include "tests/train/support.h"
+#include "train/run_setup.h"
+
+namespace yoke::test {
+namespace {
+
+/// Heads 4, kv heads 2, mlp 48.
+std::string fault(const EngineOptions& options, const nlohmann::json& changes = {}) {
+  return error_of([&] { check_mesh(options, tiny_model("Llama", changes)); }, ExitCode::usage);
+}
+
+TEST(MeshCheck, TensorRanksDivideHeadsMlpAndTokens) {
+  for (const int tensor : {1, 2}) check_mesh({.sequence_length = 16, .mesh = {.tensor = tensor}}, tiny_model("Llama"));
+  EXPECT_EQ(fault({.sequence_length = 16, .mesh = {.tensor = 4}}),
+            "parallel.tensor is 4; it has to divide num_attention_heads (4), num_key_value_heads (2), "
+            "intermediate_size (48), data.sequence_length (16): legal are 1, 2.");
+  EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.tensor = 8}}, {{"num_key_value_heads", 4}}),
+                  "legal are 1, 2, 4.");
+  EXPECT_CONTAINS(fault({.sequence_length = 15, .mesh = {.tensor = 2}}), "data.sequence_length (15): legal are 1.");
+  EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.tensor = 3}}), "legal are 1, 2.");
+  EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.tensor = 2}}, {{"intermediate_size", 47}}),
+                  "intermediate_size (47)");
+  EXPECT_CONTAINS(fault({.sequence_length = 12, .mesh = {.context = 4, .tensor = 2}}),
+                  "data.sequence_length over parallel.context (3)");
+}
+
+TEST(MeshCheck, WholeMatricesAreNotDivided) {
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adafactor}) {
+    EXPECT_CONTAINS(fault({.sequence_length = 16, .optimizer = {.kind = kind}, .mesh = {.tensor = 2}}),
+                    "needs whole matrices, and parallel.tensor 2 divides them");
+  }
+  EXPECT_CONTAINS(fault({.sequence_length = 16, .consume_gradients = true, .mesh = {.tensor = 2}}),
+                  "memory.consume_gradients is true; it needs parallel.tensor 1, found 2.");
+}
+
+// Case 16: key/value heads, when the recipe is read against the model.
+TEST(MeshCheck, RecipesAreRefused) {
+  Recipe recipe;
+  recipe.data.sequence_length = 16;
+  recipe.parallel.tensor = 4;
+  EXPECT_CONTAINS(error_of([&] { engine_options(recipe, tiny_model("Llama"), DType::f32); }, ExitCode::usage),
+                  "num_key_value_heads (2)");
+  recipe.parallel.tensor = 2;
+  EXPECT_EQ(engine_options(recipe, tiny_model("Llama"), DType::f32).mesh.tensor, 2);
+}
+
+}  // namespace
+}  // namespace yoke::test
