@@ -7,11 +7,12 @@ namespace yoke {
 
 void add(Context& ctx, const Add& a) {
   check_compute_type("add", a.y);
-  check_tensor("add", "a", a.a, a.y.dtype, a.y.rows(), a.y.cols());
+  check_tensor("add", "a", a.a, a.a.dtype == DType::f32 ? DType::f32 : a.y.dtype, a.y.rows(), a.y.cols());
   check_tensor("add", "b", a.b, a.y.dtype, a.y.rows(), a.y.cols());
-  const double tensor = static_cast<double>(a.y.bytes());
   launch(ctx, "add", add_kernels, a,
-         {.flops = static_cast<double>(a.y.elements()), .bytes_read = 2 * tensor, .bytes_written = tensor});
+         {.flops = static_cast<double>(a.y.elements()),
+          .bytes_read = static_cast<double>(a.a.bytes() + a.b.bytes()),
+          .bytes_written = static_cast<double>(a.y.bytes())});
 }
 
 void convert(Context& ctx, const Convert& a) {

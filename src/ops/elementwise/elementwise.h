@@ -6,9 +6,10 @@
 
 namespace yoke {
 
-/// y = a + b, computed in fp32; y may be a or b.
+/// y = a + b, computed in fp32; y may be an operand of its type.
 struct Add {
-  TensorView a, b, y;  ///< [rows, cols] of one type
+  TensorView a;     ///< [rows, cols] f32 | bf16 | f16
+  TensorView b, y;  ///< [rows, cols] a's type or, where a is f32, any of them
 };
 void add(Context& ctx, const Add& args);
 

@@ -22,6 +22,15 @@ OpCase add_row(DType dtype, int64_t rows, int64_t cols, int64_t padding = 0, boo
   return c;
 }
 
+/// A sum of fp32 and another type, in that type.
+OpCase add_wide_row(DType dtype, int64_t rows, int64_t cols, int64_t padding) {
+  OpCase c = add_row(dtype, rows, cols, padding);
+  c.name += "/wide";
+  c.inputs[0].dtype = DType::f32;
+  c.in_place = {{"y", "b"}};
+  return c;
+}
+
 OpCase convert_row(DType from, DType to, int64_t rows, int64_t cols, int64_t padding = 0, bool bench = false) {
   OpCase c;
   c.name = fmt::format("convert/{}/{}/{}x{}{}", name_of(from), name_of(to), rows, cols, padding ? "/strided" : "");
@@ -242,6 +251,7 @@ std::vector<OpCase> cases() {
     all.push_back(add_row(dtype, 1, 1));
     all.push_back(add_row(dtype, 3, 701));
     all.push_back(add_row(dtype, 37, 515, 6));
+    all.push_back(add_wide_row(dtype, 37, 515, 6));
     all.push_back(fill_row(dtype, 3, 1001, 0.15625f));
     all.push_back(fill_row(dtype, 5, 31, -3.0f, 4));
     all.push_back(normal_row(dtype, 1, 5, 0));

@@ -6,12 +6,12 @@
 namespace yoke::YOKE_ISA {
 namespace {
 
-template <class T>
+template <class Wide, class T>
 void add_rows(const Add& a, int threads) {
   for_blocks(threads, extent(a.y, a.a, a.b), [&](int64_t row, int64_t begin, int64_t n) {
     float a_buffer[kBlock], b_buffer[kBlock];
     T* out = a.y.as<T>() + row * a.y.row_stride + begin;
-    const float* x = widen(a.a.as<T>() + row * a.a.row_stride + begin, a_buffer, n);
+    const float* x = widen(a.a.as<Wide>() + row * a.a.row_stride + begin, a_buffer, n);
     const float* z = widen(a.b.as<T>() + row * a.b.row_stride + begin, b_buffer, n);
     float* y = block_of(out, a_buffer);
 #pragma omp simd
@@ -84,7 +84,14 @@ void fill_normal_rows(const FillNormal& a, int threads) {
 
 }  // namespace
 
-void add(Context& ctx, const Add& a) { YOKE_FOR_TYPE(a.y.dtype, T, add_rows<T>(a, ctx.device.threads())); }
+void add(Context& ctx, const Add& a) {
+  const int threads = ctx.device.threads();
+  if (a.a.dtype == DType::f32) {
+    YOKE_FOR_TYPE(a.y.dtype, T, add_rows<float, T>(a, threads));
+  } else {
+    YOKE_FOR_TYPE(a.y.dtype, T, add_rows<T, T>(a, threads));
+  }
+}
 
 void convert(Context& ctx, const Convert& a) {
   const int threads = ctx.device.threads();
