@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "model/ring_attention.h"
 #include "ops/bias/bias.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
@@ -149,13 +150,15 @@ void Block::attend(Context& ctx, const BlockInputs& in, BlockActivations& a) con
     keys = rows(in.cache->k[layer], 0, key_count);
     values = rows(in.cache->v[layer], 0, key_count);
   }
-  attention_forward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, key_count),
-                          .q = q(a),
-                          .k = keys,
-                          .v = values,
-                          .key_begin = in.key_begin,
-                          .y = a.attention,
-                          .lse = a.lse});
+  const AttentionForward args{.shape = attention_shape(config_, layer_, in.batch, in.length, key_count),
+                              .q = q(a),
+                              .k = keys,
+                              .v = values,
+                              .key_begin = in.key_begin,
+                              .y = a.attention,
+                              .lse = a.lse};
+  if (divided(in.context)) return ring_attention_forward(ctx, *in.context, layer_, args);
+  attention_forward(ctx, args);
 }
 
 void Block::project_attention(Context& ctx, const BlockInputs& in, const WeightStore& weights,
@@ -226,17 +229,22 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
 
   const TensorView dqkv =
       ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()}, MemoryKind::activation_gradients);
-  yoke::attention_backward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
-                                 .q = q(a),
-                                 .k = k(a),
-                                 .v = v(a),
-                                 .key_begin = in.key_begin,
-                                 .y = a.attention,
-                                 .lse = a.lse,
-                                 .dy = dattention,
-                                 .dq = columns(dqkv, 0, q_size),
-                                 .dk = columns(dqkv, q_size, kv_size),
-                                 .dv = columns(dqkv, q_size + kv_size, kv_size)});
+  const AttentionBackward args{.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
+                               .q = q(a),
+                               .k = k(a),
+                               .v = v(a),
+                               .key_begin = in.key_begin,
+                               .y = a.attention,
+                               .lse = a.lse,
+                               .dy = dattention,
+                               .dq = columns(dqkv, 0, q_size),
+                               .dk = columns(dqkv, q_size, kv_size),
+                               .dv = columns(dqkv, q_size + kv_size, kv_size)};
+  if (divided(in.context)) {
+    ring_attention_backward(ctx, *in.context, layer_, args);
+  } else {
+    yoke::attention_backward(ctx, args);
+  }
   const TensorView dqk = columns(dqkv, 0, q_size + kv_size);
   rope(
       ctx,

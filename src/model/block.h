@@ -25,6 +25,7 @@ struct BlockInputs {
   TensorView rope;                       ///< [positions, d] f32
   const KeyValueCache* cache = nullptr;  ///< generation: the tokens append to it (batch 1) and see all of it
   Communicator* tensor = nullptr;        ///< the ranks that share this block; null: none
+  Communicator* context = nullptr;       ///< ranks that share the sequences: rows are chunks (model/ring_attention.h)
 };
 
 class Block {

@@ -55,6 +55,7 @@ Transformer::Transformer(const ModelConfig& config, DType compute, Recompute rec
     : config_(checked(config)),
       shard_(part.tensor),
       tensor_(parallel == nullptr ? nullptr : &(*parallel)[Group::tensor]),
+      context_(parallel == nullptr ? nullptr : &(*parallel)[Group::context]),
       local_(config_.local(shard_)),
       parameters_(config_, part),
       compute_(compute),
@@ -103,7 +104,8 @@ BlockInputs Transformer::inputs(const DeviceBatch& batch) const {
           .positions = batch.positions,
           .key_begin = batch.key_begin,
           .rope = rope_,
-          .tensor = tensor_};
+          .tensor = tensor_,
+          .context = context_};
 }
 
 void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,

@@ -13,7 +13,8 @@
 
 namespace yoke {
 
-/// A micro-batch on the device. T = rows * length.
+/// A micro-batch on the device. T = rows * length. Where ranks share sequences, rows are this rank's chunks of them
+/// (model/ring_attention.h).
 struct DeviceBatch {
   int64_t rows = 0;
   int64_t length = 0;
@@ -94,8 +95,8 @@ class Transformer {
 
   ModelConfig config_;
   TensorShard shard_;
-  Communicator* tensor_;  // null: one rank
-  ModelConfig local_;     // sizes of this rank
+  Communicator *tensor_, *context_;  // null: one rank
+  ModelConfig local_;                // sizes of this rank
   ParameterTable parameters_;
   DType compute_;
   ActivationTable kept_, recomputed_;

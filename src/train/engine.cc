@@ -6,6 +6,7 @@
 #include "device/transfer.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/sum_squares/sum_squares.h"
+#include "train/context_batch.h"
 
 namespace yoke {
 
@@ -29,12 +30,20 @@ int64_t total_over_data(const Parallel& parallel, int64_t mine) {
 
 EngineOptions completed(const ModelConfig& config, EngineOptions options) {
   YOKE_ASSERT(options.micro_batch > 0 && options.sequence_length > 0 && options.micro_batches > 0);
-  const int64_t tokens = checked_product(options.micro_batch, options.sequence_length, "micro_batch x sequence_length");
+  const int64_t tokens =
+      checked_product(options.micro_batch, options.sequence_length, "micro_batch x sequence_length") /
+      options.mesh.context;
   YOKE_ASSERT(options.fp32_master || options.compute == DType::bf16);
   YOKE_ASSERT(options.gradients == DType::f32 || options.compute == DType::bf16);
   YOKE_ASSERT(!options.consume_gradients || (options.micro_batches == 1 && options.compute != DType::f16));
   if (options.loss_chunk == 0) options.loss_chunk = default_loss_chunk(config, options.compute, tokens);
   return options;
+}
+
+DeviceBatch make_batch(Arena& arena, const EngineOptions& options) {
+  const Batch whole{.rows = options.micro_batch, .length = options.sequence_length};
+  const Batch part = context_part(whole, 0, options.mesh.context);
+  return {arena, part.rows, part.length};
 }
 
 }  // namespace
@@ -62,7 +71,7 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
       options_(completed(config, options)),
       optimizer_(make_optimizer(options.optimizer)),
       state_(ctx.arena, transformer_.parameters(), options, *optimizer_, parallel_),
-      batch_(ctx.arena, options.micro_batch, options.sequence_length),
+      batch_(make_batch(ctx.arena, options)),
       token_loss_(
           ctx.arena.allocate("token losses", DType::f32, {options.micro_batches, batch_.size()}, MemoryKind::loss)),
       row_squares_(ctx.arena.allocate("gradient squares", DType::f64,
@@ -88,7 +97,11 @@ void Engine::refresh_weights(Context& ctx) {
 }
 
 DeviceBatch Engine::upload_batch(Context& ctx, const Batch& batch) const {
-  return batch_.upload(ctx, batch.rows, batch.length, batch.tokens, batch.targets, batch.positions, batch.key_begin);
+  const auto send = [&](const Batch& b) {
+    return batch_.upload(ctx, b.rows, b.length, b.tokens, b.targets, b.positions, b.key_begin);
+  };
+  const Communicator& context = parallel_[Group::context];
+  return context.alone() ? send(batch) : send(context_part(batch, context.rank(), context.size()));
 }
 
 void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale) {
@@ -170,7 +183,7 @@ void Engine::sum_losses(Context& ctx, std::span<const Batch> micro_batches, doub
   for (int64_t m = 0; m < count && !losses.empty(); ++m) {  // none on the dry device
     const auto& batch = micro_batches[static_cast<size_t>(m)];
     double sum = 0;
-    for (int64_t t = 0; t < batch.rows * batch.length; ++t) {
+    for (int64_t t = 0; t < batch.rows * batch.length / options_.mesh.context; ++t) {
       sum += static_cast<double>(losses[static_cast<size_t>(m * batch_.size() + t)]);
     }
     if (!std::isfinite(sum) && bad == 0) bad = count - m;
@@ -224,7 +237,15 @@ void Engine::update_row(Context& ctx, size_t row, const UpdateOptions& update, d
 double Engine::evaluate(Context& ctx, const Batch& batch) {
   ctx.arena.enter_stage("evaluation");
   state_.weights().begin(ctx);
-  return sum_of_losses(ctx, transformer_, state_.weights(), upload_batch(ctx, batch), options_.loss_chunk);
+  double sum = sum_of_losses(ctx, transformer_, state_.weights(), upload_batch(ctx, batch), options_.loss_chunk);
+  Communicator& context = parallel_[Group::context];
+  if (context.alone()) return sum;
+  ArenaScope scope(ctx.arena);
+  const TensorView total = ctx.arena.allocate("evaluation loss", DType::f64, {1}, MemoryKind::loss);
+  upload(ctx, &sum, sizeof sum, total);
+  context.run(ctx, {.input = total, .what = "evaluation loss"});
+  download(ctx, total, std::span(&sum, 1));
+  return sum;
 }
 
 std::vector<std::string> Engine::dead_parameters(const StepResult& result, std::span<const Batch> batches) const {
