@@ -28,7 +28,7 @@ void convert(Context& ctx, const Convert& a) {
 }
 
 void fill(Context& ctx, const Fill& a) {
-  if (a.y.dtype != DType::u8) check_compute_type("fill", a.y);
+  if (a.y.dtype != DType::u8 && a.y.dtype != DType::f64) check_compute_type("fill", a.y);
   launch(ctx, "fill", fill_kernels, a, {.bytes_written = static_cast<double>(a.y.bytes())});
 }
 

@@ -20,7 +20,7 @@ struct Convert {
 void convert(Context& ctx, const Convert& args);
 
 struct Fill {
-  TensorView y;  ///< f32 | bf16 | f16, or u8: value is then a whole number of 0 to 255
+  TensorView y;  ///< f32 | bf16 | f16 | f64, or u8: value is then a whole number of 0 to 255
   float value = 0;
 };
 void fill(Context& ctx, const Fill& args);

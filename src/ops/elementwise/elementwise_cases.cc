@@ -246,7 +246,7 @@ OpCase moments_row() {
 
 std::vector<OpCase> cases() {
   constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
-  std::vector<OpCase> all{fill_row(DType::u8, 3, 1001, 200)};
+  std::vector<OpCase> all{fill_row(DType::u8, 3, 1001, 200), fill_row(DType::f64, 2, 37, 0.375f, 3)};
   for (const DType dtype : kTypes) {
     all.push_back(add_row(dtype, 1, 1));
     all.push_back(add_row(dtype, 3, 701));

@@ -104,6 +104,7 @@ void convert(Context& ctx, const Convert& a) {
 
 void fill(Context& ctx, const Fill& a) {
   const int threads = ctx.device.threads();
+  if (a.y.dtype == DType::f64) return fill_rows(a, static_cast<double>(a.value), threads);
   if (a.y.dtype == DType::u8) return fill_rows(a, static_cast<uint8_t>(a.value), threads);
   YOKE_FOR_TYPE(a.y.dtype, T, fill_rows(a, from_float<T>(a.value), threads));
 }
