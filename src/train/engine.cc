@@ -30,13 +30,11 @@ int64_t total_over_data(const Parallel& parallel, int64_t mine) {
 
 EngineOptions completed(const ModelConfig& config, EngineOptions options) {
   YOKE_ASSERT(options.micro_batch > 0 && options.sequence_length > 0 && options.micro_batches > 0);
-  const int64_t tokens =
-      checked_product(options.micro_batch, options.sequence_length, "micro_batch x sequence_length") /
-      options.mesh.context;
+  checked_product(options.micro_batch, options.sequence_length, "micro_batch x sequence_length");
   YOKE_ASSERT(options.fp32_master || options.compute == DType::bf16);
   YOKE_ASSERT(options.gradients == DType::f32 || options.compute == DType::bf16);
   YOKE_ASSERT(!options.consume_gradients || (options.micro_batches == 1 && options.compute != DType::f16));
-  if (options.loss_chunk == 0) options.loss_chunk = default_loss_chunk(config, options.compute, tokens);
+  if (options.loss_chunk == 0) options.loss_chunk = default_loss_chunk(config, options.compute, options.tokens());
   return options;
 }
 

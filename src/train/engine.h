@@ -28,6 +28,8 @@ struct EngineOptions {
   MeshSizes mesh;
   int zero = 1;  ///< stage: 1 shards what the optimizer keeps, 2 gradients, 3 weights
 
+  /// Of a micro-batch, on each of the ranks that share its sequences.
+  int64_t tokens() const { return micro_batch * sequence_length / mesh.context; }
   /// Blocks compute with rounded copies of the master weights.
   bool has_copies() const { return compute != DType::f32 && fp32_master; }
 };

@@ -79,8 +79,7 @@ PinnedSettings pin(EngineOptions& options, const Recipe& recipe, PinnedSettings 
     options.micro_batch = pinned.micro_batch;
     options.micro_batches = recipe.train.global_batch / pinned.micro_batch;
   }
-  const int64_t tokens = options.micro_batch * options.sequence_length;
-  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > tokens) {
+  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > options.tokens()) {
     pinned.loss_chunk = 0;
   } else {
     options.loss_chunk = pinned.loss_chunk;
@@ -132,8 +131,7 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
                         .evaluates = !(recipe.data.validation == Validation{}),
                         .consume_gradients = recipe.memory.consume_gradients};
   if (recipe.memory.loss_chunks) {
-    const int64_t tokens = micro_batch * recipe.data.sequence_length;
-    options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
+    options.loss_chunk = (options.tokens() + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
   }
   options.mesh = mesh_sizes(recipe.parallel);
   check_mesh(options, model);
