@@ -196,6 +196,23 @@ TEST(Context, StepsAreThoseOfOneRank) {
   }
 }
 
+// Ranks of the data axis that all read the same batches change nothing; shards lie over both axes.
+TEST(Context, BesideTheDataAxis) {
+  const ModelConfig config = test::tiny_model("Qwen3");
+  EngineOptions options{.micro_batch = 2, .sequence_length = kLength, .micro_batches = 2};
+  const Steps whole = run_steps(config, options, Parallel::self());
+  for (const int zero : {1, 2, 3}) {
+    options.mesh = {.data = 2, .context = 2, .shard = zero == 3 ? 2 : 0};
+    options.zero = zero;
+    test::run_ranks(options.mesh, [&](const Parallel& parallel) {
+      const Steps shared = run_steps(config, options, parallel);
+      for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(shared.losses[i], whole.losses[i], 1e-4) << i;
+      EXPECT_NEAR(shared.norms[0], whole.norms[0], 1e-5 * whole.norms[0]);
+      EXPECT_NEAR(shared.evaluation, whole.evaluation, 1e-4 * whole.evaluation);
+    });
+  }
+}
+
 TEST(Context, PartsHoldEveryTokenOnce) {
   Batch batch = packed_batch();
   for (size_t i = 0; i < batch.tokens.size(); ++i) batch.tokens[i] = static_cast<int32_t>(i);
