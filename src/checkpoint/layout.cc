@@ -50,13 +50,18 @@ std::vector<Run> runs_of(const TensorLayout& layout) {
 
 TensorLayout layout_of(const ParameterRow& row) {
   TensorLayout layout{row.whole, row.shape, {}};
+  const bool vector = row.shape.rank() == 1;
   for (const ParameterPart& part : row.parts) {
-    if (part.rows == 0) continue;
-    if (row.shape.rank() == 1) {
-      layout.parts.push_back({part.row, {{part.whole_row}, {part.rows}}});
-    } else {
-      layout.parts.push_back({part.row, {{part.whole_row, row.first_col}, {part.rows, row.shape.cols()}}});
-    }
+    if (part.rows == 0) continue;  // of this part of the vocabulary the rank has nothing but padding
+    LayoutPart* last = layout.parts.empty() ? nullptr : &layout.parts.back();
+    const bool adjacent = last != nullptr && last->row + last->region.shape[0] == part.row &&
+                          last->region.offset[0] + last->region.shape[0] == part.whole_row;
+    LayoutPart here{part.row, {{part.whole_row, vector ? 0 : row.first_col}, {}}};
+    if (adjacent) here = *last;
+    const int64_t rows = part.row + part.rows - here.row;
+    here.region.shape = vector ? Shape{rows} : Shape{rows, row.shape.cols()};
+    if (adjacent) layout.parts.pop_back();
+    layout.parts.push_back(here);
   }
   return layout;
 }

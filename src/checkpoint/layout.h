@@ -26,7 +26,7 @@ struct TensorLayout {
   static TensorLayout whole(const Shape& shape) { return {shape, shape, {{0, Region::whole(shape)}}}; }
 };
 
-/// How a rank's tensor lies in the whole model's.
+/// Where a row of a rank's table lies in the whole model's; parts that are adjacent in both are one.
 TensorLayout layout_of(const ParameterRow& row);
 
 /// Elements [begin, end) of a flattened tensor.

@@ -21,11 +21,11 @@ namespace {
 /// What the ranks of the data axis have together.
 int64_t total_over_data(const Parallel& parallel, int64_t mine) {
   if (parallel.mesh().sizes().data == 1) return mine;
-  const MeshPlace& place = parallel.mesh().place();
-  const bool counts = place.context == 0 && place.pipeline == 0 && place.tensor == 0;
-  double total[] = {counts ? static_cast<double>(mine) : 0.0};
+  // Ranks of the other axes have the same; on the dry device nobody else adds anything.
+  const MeshSizes& sizes = parallel.mesh().sizes();
+  double total[] = {static_cast<double>(mine)};
   parallel.host().all_reduce(total, Reduction::sum);
-  return static_cast<int64_t>(total[0]);
+  return static_cast<int64_t>(std::ceil(total[0] * sizes.data / sizes.ranks()));
 }
 
 EngineOptions completed(const ModelConfig& config, EngineOptions options) {

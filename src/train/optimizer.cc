@@ -8,7 +8,7 @@ namespace yoke {
 void MomentFormat::add(std::vector<StateRow>& state, const MomentNames& names, const ParameterRow& parameter,
                        const Shape& held) const {
   // Of the whole parameter, so that it doesn't depend on how many ranks share it.
-  const bool quantized = parameter.decays() && parameter.shape.elements() >= kSmallestQuantized;
+  const bool quantized = parameter.decays() && parameter.whole.elements() >= kSmallestQuantized;
   if (format_ == MomentsFormat::bf16) {
     state.push_back({names.values, names.label, DType::bf16, held});
   } else if (format_ == MomentsFormat::int8 && quantized) {

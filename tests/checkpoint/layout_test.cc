@@ -34,6 +34,32 @@ TEST(Layout, AFlatRangeOfAMatrixIsUpToThreeBoxes) {
   EXPECT_TRUE(flat_pieces(layout, {7, 7}).empty());
 }
 
+TEST(Layout, RowsOfATableLieInTheWholeModels) {
+  const ModelConfig config{
+      .vocabulary = 53, .hidden = 24, .layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 6, .mlp = 20};
+  const ParameterTable whole(config);
+  for (const ParameterRow& row : whole.rows()) {
+    const TensorLayout layout = layout_of(row);
+    ASSERT_EQ(layout.parts.size(), 1u) << row.name;  // a rank that has it all has one box, fused parts or not
+    EXPECT_EQ(layout.parts[0].region, Region::whole(row.shape));
+  }
+  // Two ranks hold each element once, but for what is not divided; the vocabulary is padded by one.
+  const ParameterTable first(config, {.tensor = {0, 2}}), second(config, {.tensor = {1, 2}});
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::vector<Region> boxes;
+    for (const ParameterTable* table : {&first, &second}) {
+      if ((*table)[i].split == ParameterRow::Split::none && table == &second) continue;
+      const TensorLayout layout = layout_of((*table)[i]);
+      EXPECT_EQ(layout.global, whole[i].shape);
+      for (const LayoutPart& part : layout.parts) boxes.push_back(part.region);
+    }
+    EXPECT_EQ(cover_fault(whole[i].shape, boxes), "") << whole[i].name;
+  }
+  EXPECT_EQ(second[0].shape, (Shape{27, 24}));
+  EXPECT_EQ(layout_of(second[0]).parts[0].region, (Region{{27, 0}, {26, 24}}));
+  EXPECT_EQ(layout_of(second[second.first_of_layer(0) + 1]).parts.size(), 3u);  // q, k and v
+}
+
 TEST(Layout, CopiesShareWhatTheyHold) {
   for (const FlatRange range : {FlatRange{0, 100}, FlatRange{70000, 70001}, FlatRange{12345, 1234567}}) {
     for (const int64_t copies : {1, 2, 3, 8}) {
