@@ -121,6 +121,29 @@ std::vector<BlockActivations> Transformer::allocate_deferred(Arena& arena, int64
   return deferred;
 }
 
+std::vector<BlockActivations> Transformer::front(const std::vector<BlockActivations>& blocks, int64_t tokens,
+                                                 size_t number) const {
+  std::vector<BlockActivations> front = blocks;
+  for (size_t i = 0; i < front.size(); ++i) {
+    const ActivationTable& table = activations(pieces_[number].first_layer + static_cast<int64_t>(i));
+    for (const ActivationRow& row : table.rows()) {
+      TensorView& t = front[i].*row.tensor;
+      if (!t.absent()) t = TensorView(t.data, t.dtype, {row.sliced ? tokens / shard_.size : tokens, t.cols()});
+    }
+  }
+  return front;
+}
+
+MicroBatchMemory Transformer::front(const MicroBatchMemory& memory, int64_t tokens) const {
+  MicroBatchMemory front = memory;
+  front.blocks = this->front(memory.blocks, tokens, memory.piece);
+  const int64_t slice = tokens / shard_.size;
+  if (!pieces_[memory.piece].ends) return front;
+  for (TensorView* t : {&front.final_input, &front.final_norm}) *t = TensorView(t->data, t->dtype, {slice, t->cols()});
+  front.final_rstd = TensorView(front.final_rstd.data, front.final_rstd.dtype, {slice});
+  return front;
+}
+
 void Transformer::defer(const std::vector<BlockActivations>& deferred, MicroBatchMemory& memory) const {
   for (size_t i = 0; i < deferred.size(); ++i) {
     activations(pieces_[memory.piece].first_layer + static_cast<int64_t>(i)).share(deferred[i], memory.blocks[i]);

@@ -79,6 +79,10 @@ class Transformer {
   /// Rows that backward computes again, one set a layer of the piece: memory for BackwardPass::inputs, which leaves
   /// them to weight_backward().
   std::vector<BlockActivations> allocate_deferred(Arena& arena, int64_t tokens, size_t piece = 0) const;
+  /// The same memory for a micro-batch of fewer tokens.
+  MicroBatchMemory front(const MicroBatchMemory& memory, int64_t tokens) const;
+  std::vector<BlockActivations> front(const std::vector<BlockActivations>& deferred, int64_t tokens,
+                                      size_t piece = 0) const;
   /// Makes `memory` use it.
   void defer(const std::vector<BlockActivations>& deferred, MicroBatchMemory& memory) const;
 

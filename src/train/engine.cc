@@ -6,6 +6,7 @@
 #include "device/transfer.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/sum_squares/sum_squares.h"
+#include "train/pipeline_stages.h"
 
 namespace yoke {
 
@@ -17,9 +18,9 @@ int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tok
 
 namespace {
 
-/// What the ranks of the data axis have together.
-int64_t total_over_data(const Parallel& parallel, int64_t mine) {
-  if (parallel.mesh().sizes().data == 1) return mine;
+/// What the ranks of the data axis have together; on the dry device, which knows no others, its own.
+int64_t total_over_data(const Context& ctx, const Parallel& parallel, int64_t mine) {
+  if (parallel.mesh().sizes().data == 1 || ctx.device.is_dry()) return mine;
   const MeshPlace& place = parallel.mesh().place();
   const bool counts = place.context == 0 && place.pipeline == 0 && place.tensor == 0;
   double total[] = {counts ? static_cast<double>(mine) : 0.0};
@@ -37,11 +38,21 @@ EngineOptions completed(const ModelConfig& config, EngineOptions options) {
   return options;
 }
 
+/// What a rank has of the model.
+ModelPart model_part(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh) {
+  const MeshSizes& sizes = mesh.sizes();
+  ModelPart part{.tensor = {mesh.place().tensor, sizes.tensor}};
+  if (sizes.pipeline == 1) return part;
+  part.pieces =
+      pipeline_pieces(config, options.sequence_length, sizes.pipeline, options.virtual_stages, mesh.place().pipeline);
+  return part;
+}
+
 }  // namespace
 
 size_t state_bytes(const ModelConfig& config, const EngineOptions& options) {
-  const ParameterTable table(config);
   const Parallel parallel = Parallel::dry(options.mesh, 0);
+  const ParameterTable table(config, model_part(config, options, parallel.mesh()));
   Arena arena;
   const ParameterState state(arena, table, options, *make_optimizer(options.optimizer), parallel);
   return arena.used();
@@ -58,7 +69,7 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
     : own_parallel_(std::move(own)),
       parallel_(parallel == nullptr ? *own_parallel_ : *parallel),
       transformer_(config, options.compute, options.recompute, options.recompute_layers,
-                   {.tensor = shard_of(&parallel_[Group::tensor])}, &parallel_),
+                   model_part(config, options, parallel_.mesh()), &parallel_),
       options_(completed(config, options)),
       optimizer_(make_optimizer(options.optimizer)),
       state_(ctx.arena, transformer_.parameters(), options, *optimizer_, parallel_),
@@ -69,6 +80,10 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
                                       {static_cast<int64_t>(transformer_.parameters().size())},
                                       MemoryKind::gradients)) {
   YOKE_ASSERT(parallel_.mesh().sizes() == options.mesh);
+  YOKE_ASSERT(options.mesh.pipeline == 1 || !options.consume_gradients);
+  if (options.mesh.pipeline > 1) {
+    pipeline_.emplace(options.schedule, options.pipeline(), parallel_.mesh().place().pipeline);
+  }
   transformer_.prepare_positions(ctx, options.sequence_length);
 }
 
@@ -106,12 +121,25 @@ void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, f
   transformer_.backward(ctx, device, weights, gradients, memory, memory.final_norm);
 }
 
+PipelineMembers Engine::pipeline_members() const {
+  return {transformer_, state_.weights(),     parallel_[Group::pipeline],
+          batch_,       options_.mesh.tensor, options_.loss_chunk};
+}
+
+void Engine::sum_tied_gradients(Context& ctx) {
+  const ParameterTable& table = transformer_.parameters();
+  Communicator& ends = parallel_[Group::ends];
+  if (ends.alone() || !transformer_.config().tied_embeddings || table.embedding() == ParameterTable::kAbsent) return;
+  const TensorView& gradient = state_.gradients()[table.embedding()];
+  if (!gradient.absent()) ends.run(ctx, {.input = gradient, .what = "gradients of tied embeddings"});
+}
+
 StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, const UpdateOptions& update) {
   const auto count = static_cast<int64_t>(micro_batches.size());
   YOKE_ASSERT(count > 0 && count <= options_.micro_batches);
   StepResult result;
   for (const Batch& batch : micro_batches) result.supervised += batch.supervised;
-  result.supervised = total_over_data(parallel_, result.supervised);
+  result.supervised = total_over_data(ctx, parallel_, result.supervised);
   YOKE_ASSERT(result.supervised > 0, "a step without a supervised token");
 
   ctx.arena.enter_stage("step");
@@ -121,16 +149,23 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   const bool consumed = options_.consume_gradients;
   if (consumed) gradients.consume_with([&](size_t row) { consume(ctx, row, update); });
   const double scale = update.loss_scale / static_cast<double>(result.supervised);
-  for (int64_t m = 0; m < count; ++m) {
-    forward_backward(ctx, micro_batches[static_cast<size_t>(m)], m, static_cast<float>(scale));
+  if (pipeline_) {
+    ArenaScope scope(ctx.arena);
+    PipelineStep(ctx, pipeline_members(), *pipeline_, gradients, token_loss_, static_cast<float>(scale))
+        .run(micro_batches);
+  } else {
+    for (int64_t m = 0; m < count; ++m) {
+      forward_backward(ctx, micro_batches[static_cast<size_t>(m)], m, static_cast<float>(scale));
+    }
   }
   ctx.arena.enter("update");
   gradients.consume_with({});
   gradients.finish_step();
+  sum_tied_gradients(ctx);
 
   double square_sum = 0;
   for (const double square : gradient_squares(ctx)) {
-    square_sum += square;
+    if (!transformer_.parameters()[result.row_norms.size()].copy) square_sum += square;
     result.row_norms.push_back(std::sqrt(square) / update.loss_scale);
   }
   sum_losses(ctx, micro_batches, square_sum, &result);
@@ -150,7 +185,8 @@ std::vector<double> Engine::gradient_squares(Context& ctx) {
   const ParameterBuffers& gradients = state_.gradients();
   for (size_t i = 0; i < gradients.size() && !options_.consume_gradients; ++i) {
     if (gradients[i].absent()) {
-      fill(ctx, {.y = row_square(i), .value = 0});
+      const TensorView square = row_square(i);
+      fill(ctx, {.y = {square.data, DType::u8, {static_cast<int64_t>(square.bytes())}}, .value = 0});
     } else {
       sum_squares(ctx, {.x = gradients[i], .y = row_square(i)});
     }
@@ -165,7 +201,8 @@ std::vector<double> Engine::gradient_squares(Context& ctx) {
 /// Fills in loss_sum, first_bad_micro_batch and, not unscaled, gradient_norm.
 void Engine::sum_losses(Context& ctx, std::span<const Batch> micro_batches, double square_sum, StepResult* result) {
   const auto count = static_cast<int64_t>(micro_batches.size());
-  const std::vector<float> losses = downloaded<float>(ctx, token_loss_);
+  std::vector<float> losses = downloaded<float>(ctx, token_loss_);
+  if (!transformer_.pieces().back().ends) losses.clear();   // the last stage has them
   int64_t bad = 0;                                          // micro-batches from the first bad one on
   for (int64_t m = 0; m < count && !losses.empty(); ++m) {  // none on the dry device
     const auto& batch = micro_batches[static_cast<size_t>(m)];
@@ -224,6 +261,7 @@ void Engine::update_row(Context& ctx, size_t row, const UpdateOptions& update, d
 double Engine::evaluate(Context& ctx, const Batch& batch) {
   ctx.arena.enter_stage("evaluation");
   state_.weights().begin(ctx);
+  if (pipeline_) return pipeline_evaluate(ctx, pipeline_members(), pipeline_->shape(), batch);
   return sum_of_losses(ctx, transformer_, state_.weights(), upload_batch(ctx, batch), options_.loss_chunk);
 }
 

@@ -160,18 +160,18 @@ PipelineWalk pipeline_walk(PipelineSchedule schedule, const PipelineShape& shape
 PipelineRoom pipeline_room(const PipelineWalk& walk, int rank) {
   const PipelineShape& shape = walk.shape;
   const auto pieces = static_cast<size_t>(shape.pieces);
-  PipelineRoom most{.micro_batches = std::vector<int>(pieces), .inputs = std::vector<int>(pieces)}, now = most;
+  PipelineRoom most{.micro_batches = std::vector<int>(pieces)}, now = most;
   const auto more = [](int& count, int& peak) { peak = std::max(peak, ++count); };
   for (const PipelineAction& a : walk.ranks[static_cast<size_t>(rank)]) {
     const auto piece = static_cast<size_t>(shape.piece_of(a.stage));
     const bool first = a.stage == 0, last = a.stage + 1 == shape.stages();
     switch (a.work) {
       case Work::receive_activation:
-        more(now.inputs[piece], most.inputs[piece]);
+        more(now.inputs, most.inputs);
         break;
       case Work::forward:
         more(now.micro_batches[piece], most.micro_batches[piece]);
-        if (first) more(now.inputs[piece], most.inputs[piece]);
+        if (first) more(now.inputs, most.inputs);
         break;
       case Work::receive_gradient:
         more(now.gradients, most.gradients);
@@ -182,7 +182,6 @@ PipelineRoom pipeline_room(const PipelineWalk& walk, int rank) {
       case Work::backward:
       case Work::backward_weight:
         --now.micro_batches[piece];
-        --now.inputs[piece];
         if (!last) --now.gradients;
         if (a.work == Work::backward_weight) --now.deferred;
         break;

@@ -67,7 +67,7 @@ PipelineWalk pipeline_walk(PipelineSchedule schedule, const PipelineShape& shape
 /// How many of each a rank needs room for at the same time.
 struct PipelineRoom {
   std::vector<int> micro_batches;  ///< by piece: from the start of forward to the end of backward
-  std::vector<int> inputs;         ///< by piece: the same, from the start of receiving on
+  int inputs = 0;                  ///< from the start of receiving to the end of forward
   int gradients = 0;               ///< from the start of receiving to the end of backward
   int deferred = 0;                ///< between backward_input and backward_weight, both included
 };

@@ -61,4 +61,18 @@ std::vector<int64_t> balance_layers(int64_t layers, int64_t stages, const Pipeli
   return best;
 }
 
+std::vector<ModelPiece> pipeline_pieces(const ModelConfig& config, int64_t sequence_length, int ranks, int pieces,
+                                        int rank) {
+  const int stages = ranks * pieces;
+  const std::vector<int64_t> layers = balance_layers(config.layers, stages, pipeline_costs(config, sequence_length));
+  std::vector<ModelPiece> mine;
+  int64_t first = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int64_t count = layers[static_cast<size_t>(stage)];
+    if (stage % ranks == rank) mine.push_back({first, count, stage == 0, stage + 1 == stages});
+    first += count;
+  }
+  return mine;
+}
+
 }  // namespace yoke

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/parameters.h"
 
 namespace yoke {
 
@@ -22,5 +23,10 @@ PipelineCosts pipeline_costs(const ModelConfig& config, int64_t sequence_length)
 /// cuts, the sum of the squared costs is least; of equal ones, later stages have more layers, since they hold fewer
 /// micro-batches at a time. UserError (usage) when a stage would have no layer.
 std::vector<int64_t> balance_layers(int64_t layers, int64_t stages, const PipelineCosts& costs);
+
+/// What rank `rank` of `ranks` computes, `pieces` virtual stages dealt out in turn, see PipelineShape. UserError as
+/// balance_layers().
+std::vector<ModelPiece> pipeline_pieces(const ModelConfig& config, int64_t sequence_length, int ranks, int pieces,
+                                        int rank);
 
 }  // namespace yoke
