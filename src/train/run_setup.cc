@@ -121,7 +121,9 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
                         .fp32_master = recipe.memory.master == MasterFormat::fp32,
                         .gradients = recipe.memory.gradients == GradientsFormat::bf16 ? DType::bf16 : DType::f32,
                         .evaluates = !(recipe.data.validation == Validation{}),
-                        .consume_gradients = recipe.memory.consume_gradients};
+                        .consume_gradients = recipe.memory.consume_gradients,
+                        .schedule = recipe.parallel.schedule,
+                        .virtual_stages = static_cast<int>(recipe.parallel.virtual_stages)};
   if (recipe.memory.loss_chunks) {
     const int64_t tokens = micro_batch * recipe.data.sequence_length;
     options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
