@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=(build-essential cmake ninja-build ccache pkg-config libdnnl-dev libcli11-dev libyaml-cpp-dev
        nlohmann-json3-dev libspdlog-dev libfmt-dev libsentencepiece-dev libonig-dev libutf8proc-dev libxxhash-dev
-       libgtest-dev libopenmpi-dev openmpi-bin)
+       libgtest-dev)
 demo=(bible-kjv)
 test=(bible-kjv python3 python3-venv python3-torch libopenblas0-openmp clang-format clang-tidy libclang-rt-14-dev fortunes-zh)
 

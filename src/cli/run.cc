@@ -28,7 +28,6 @@ int run(int argc, char** argv) {
   add_plan_command(app, [](const PlanOptions& options) { plan(options); });
   add_generate_command(app, [&code](const GenerateOptions& options) { code = generate(options); });
   add_eval_command(app, [&code](const EvalOptions& options) { code = evaluate(options); });
-  add_export_command(app, [&code](const ExportOptions& options) { code = export_checkpoint(options); });
   add_tokenizer_command(app);
   add_data_command(app);
   add_completion_command(app);

@@ -13,6 +13,7 @@ struct Unbuilt {
 };
 
 constexpr Unbuilt kUnbuilt[] = {
+    {"export", "Write a model for other programs"},
     {"merge", "Merge an adapter into its model"},
     {"doctor", "What on this machine will break or slow a run"},
     {"bench", "This machine's ceilings"},

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "model/ring_attention.h"
 #include "ops/bias/bias.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
@@ -28,45 +27,6 @@ void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight
   if (!dx.absent()) matmul(ctx, {.a = dy, .b = weight, .c = dx});
   gradients.notify(row);  // last: the weight may change there
 }
-
-namespace {
-
-/// y [T, outputs here] of everybody's x: the weight has this rank's rows of outputs.
-void column_parallel(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
-                     const TensorView& bias, const TensorView& y, const char* what, int64_t layer) {
-  ArenaScope scope(ctx.arena);
-  linear_forward(ctx, gather_tokens(ctx, tensor, x, what, layer), weight, bias, y);
-}
-
-/// From dy [T, outputs here]: dW, and dx of this rank's tokens in place of x. Gathers x again rather than keep all of
-/// it. Once its weight gradient is there, a product's input makes room for its own gradient.
-void column_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
-                              const TensorView& dy, GradientStore& gradients, size_t row, const char* what,
-                              int64_t layer) {
-  ArenaScope scope(ctx.arena);
-  const TensorView all = gather_tokens(ctx, tensor, x, what, layer);
-  linear_backward(ctx, all, weight, dy, all, gradients, row);
-  scatter_tokens(ctx, tensor, all, x, what, layer);
-}
-
-/// y [S, outputs] of x [T, inputs here], summed over the ranks: the weight has this rank's columns of inputs.
-void row_parallel(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
-                  const TensorView& y, const char* what, int64_t layer) {
-  ArenaScope scope(ctx.arena);
-  const TensorView addends = room_for_tokens(ctx, tensor, y);
-  linear_forward(ctx, x, weight, {}, addends);
-  scatter_tokens(ctx, tensor, addends, y, what, layer);
-}
-
-/// From dy [S, outputs]: dW and dx [T, inputs here].
-void row_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
-                           const TensorView& dy, const TensorView& dx, GradientStore& gradients, size_t row,
-                           const char* what, int64_t layer) {
-  ArenaScope scope(ctx.arena);
-  linear_backward(ctx, x, weight, gather_tokens(ctx, tensor, dy, what, layer), dx, gradients, row);
-}
-
-}  // namespace
 
 AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys) {
   return {.batch = batch,
@@ -117,8 +77,7 @@ void Block::normalise_backward(Context& ctx, const WeightStore& weights, Gradien
 
 void Block::project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
   const TensorView bias = rows_.qkv_bias < 0 ? TensorView{} : weights.get(row(rows_.qkv_bias));
-  column_parallel(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), bias, a.qkv, "attention input",
-                  layer_);  // [T, (n + 2k) d]
+  linear_forward(ctx, a.input_norm, weights.get(row(rows_.qkv)), bias, a.qkv);  // [T, (n + 2k) d]
   const TensorView raw = columns(a.qkv, 0, config_.q_size() + config_.kv_size());
   const TensorView qk = config_.qk_norm ? a.qk : raw;
   if (config_.qk_norm) {
@@ -150,38 +109,29 @@ void Block::attend(Context& ctx, const BlockInputs& in, BlockActivations& a) con
     keys = rows(in.cache->k[layer], 0, key_count);
     values = rows(in.cache->v[layer], 0, key_count);
   }
-  const AttentionForward args{.shape = attention_shape(config_, layer_, in.batch, in.length, key_count),
-                              .q = q(a),
-                              .k = keys,
-                              .v = values,
-                              .key_begin = in.key_begin,
-                              .y = a.attention,
-                              .lse = a.lse};
-  if (divided(in.context)) return ring_attention_forward(ctx, *in.context, layer_, args);
-  attention_forward(ctx, args);
+  attention_forward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, key_count),
+                          .q = q(a),
+                          .k = keys,
+                          .v = values,
+                          .key_begin = in.key_begin,
+                          .y = a.attention,
+                          .lse = a.lse});
 }
 
-void Block::project_attention(Context& ctx, const BlockInputs& in, const WeightStore& weights,
-                              BlockActivations& a) const {
-  row_parallel(ctx, in.tensor, a.attention, weights.get(row(rows_.output)), a.delta, "attention output",
-               layer_);  // [S, h]
-}
-
-void Block::project_mlp(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const {
-  column_parallel(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up, "mlp input",
-                  layer_);  // [T, 2f]
+void Block::project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const {
+  linear_forward(ctx, a.attention, weights.get(row(rows_.output)), {}, a.delta);  // [T, h]
 }
 
 void Block::forward(Context& ctx, const BlockInputs& in, const TensorView& residual, const TensorView& delta,
                     const WeightStore& weights, BlockActivations& a) const {
-  normalise(ctx, weights, rows_.input_norm, residual, delta, a.input, a.input_norm, a.input_rstd);  // [S, h]
+  normalise(ctx, weights, rows_.input_norm, residual, delta, a.input, a.input_norm, a.input_rstd);  // [T, h]
   project_qkv(ctx, in, weights, a);
   attend(ctx, in, a);
-  project_attention(ctx, in, weights, a);
-  normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);  // [S, h]
-  project_mlp(ctx, in, weights, a);
-  swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});                                           // [T, f]
-  row_parallel(ctx, in.tensor, a.product, weights.get(row(rows_.down)), a.delta, "mlp output", layer_);  // [S, h]
+  project_attention(ctx, weights, a);
+  normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);  // [T, h]
+  linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);            // [T, 2f]
+  swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});                                // [T, f]
+  linear_forward(ctx, a.product, weights.get(row(rows_.down)), {}, a.delta);                  // [T, h]
 }
 
 void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
@@ -196,23 +146,22 @@ void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& we
     attend(ctx, in, a);
   }
   if (again(&A::mid)) {
-    project_attention(ctx, in, weights, a);
+    project_attention(ctx, weights, a);
     normalise(ctx, weights, rows_.post_norm, a.input, a.delta, a.mid, a.mid_norm, a.mid_rstd);
   } else if (again(&A::mid_norm)) {
     normalise(ctx, weights, rows_.post_norm, a.mid, {}, {}, a.mid_norm, a.mid_rstd);
   }
-  if (again(&A::gate_up)) project_mlp(ctx, in, weights, a);
+  if (again(&A::gate_up)) linear_forward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), {}, a.gate_up);
   if (again(&A::product)) swiglu_forward(ctx, {.gate_up = a.gate_up, .y = a.product});
 }
 
-void Block::mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                         BlockActivations& a, const TensorView& gradient) const {
-  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;  // in place of what they are the gradients of
-  row_parallel_backward(ctx, in.tensor, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients,
-                        row(rows_.down), "mlp output gradient", layer_);
+void Block::mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
+                         const TensorView& gradient) const {
+  // Once its weight gradient is there, a product's input makes room for its own gradient.
+  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;
+  linear_backward(ctx, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients, row(rows_.down));
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
-  column_parallel_backward(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, gradients,
-                           row(rows_.gate_up), "mlp input gradient", layer_);
+  linear_backward(ctx, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients, row(rows_.gate_up));
   normalise_backward(ctx, weights, gradients, rows_.post_norm,
                      {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
 }
@@ -220,31 +169,25 @@ void Block::mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore&
 void Block::attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights,
                                GradientStore& gradients, BlockActivations& a, const TensorView& gradient) const {
   ArenaScope scope(ctx.arena);
-  const int64_t tokens = a.attention.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
+  const int64_t tokens = gradient.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
   const DType dtype = gradient.dtype;
   const TensorView dattention =
       ctx.arena.allocate("attention gradient", dtype, {tokens, q_size}, MemoryKind::activation_gradients);
-  row_parallel_backward(ctx, in.tensor, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients,
-                        row(rows_.output), "attention output gradient", layer_);
+  linear_backward(ctx, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients, row(rows_.output));
 
   const TensorView dqkv =
       ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()}, MemoryKind::activation_gradients);
-  const AttentionBackward args{.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
-                               .q = q(a),
-                               .k = k(a),
-                               .v = v(a),
-                               .key_begin = in.key_begin,
-                               .y = a.attention,
-                               .lse = a.lse,
-                               .dy = dattention,
-                               .dq = columns(dqkv, 0, q_size),
-                               .dk = columns(dqkv, q_size, kv_size),
-                               .dv = columns(dqkv, q_size + kv_size, kv_size)};
-  if (divided(in.context)) {
-    ring_attention_backward(ctx, *in.context, layer_, args);
-  } else {
-    yoke::attention_backward(ctx, args);
-  }
+  yoke::attention_backward(ctx, {.shape = attention_shape(config_, layer_, in.batch, in.length, in.length),
+                                 .q = q(a),
+                                 .k = k(a),
+                                 .v = v(a),
+                                 .key_begin = in.key_begin,
+                                 .y = a.attention,
+                                 .lse = a.lse,
+                                 .dy = dattention,
+                                 .dq = columns(dqkv, 0, q_size),
+                                 .dk = columns(dqkv, q_size, kv_size),
+                                 .dv = columns(dqkv, q_size + kv_size, kv_size)});
   const TensorView dqk = columns(dqkv, 0, q_size + kv_size);
   rope(
       ctx,
@@ -264,8 +207,7 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
   }
 
   const TensorView& dnorm = a.input_norm;
-  column_parallel_backward(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), dqkv, gradients, row(rows_.qkv),
-                           "attention input gradient", layer_);
+  linear_backward(ctx, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients, row(rows_.qkv));
   normalise_backward(ctx, weights, gradients, rows_.input_norm,
                      {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});
 }

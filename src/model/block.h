@@ -4,7 +4,6 @@
 #include "model/activations.h"
 #include "model/parameters.h"
 #include "model/store.h"
-#include "model/tensor_parallel.h"
 #include "ops/attention/attention.h"
 #include "ops/rmsnorm/rmsnorm.h"
 
@@ -24,13 +23,10 @@ struct BlockInputs {
   TensorView key_begin;                  ///< [T] i32
   TensorView rope;                       ///< [positions, d] f32
   const KeyValueCache* cache = nullptr;  ///< generation: the tokens append to it (batch 1) and see all of it
-  Communicator* tensor = nullptr;        ///< the ranks that share this block; null: none
-  Communicator* context = nullptr;       ///< ranks that share the sequences: rows are chunks (model/ring_attention.h)
 };
 
 class Block {
  public:
-  /// `config`: with the sizes of this rank, see ModelConfig::local.
   Block(const ModelConfig& config, const ParameterTable& parameters, int64_t layer);
 
   /// residual + delta enters (delta absent: residual is a.input already); a.mid + a.delta leaves.
@@ -41,19 +37,18 @@ class Block {
   void recompute(Context& ctx, const BlockInputs& in, const WeightStore& weights, const ActivationTable& table,
                  BlockActivations& a) const;
 
-  /// Backward, first the MLP's half, then attention's. `gradient` [S, h]: of the loss with respect to what leaves the
+  /// Backward, first the MLP's half, then attention's. `gradient` [T, h]: of the loss with respect to what leaves the
   /// half, replaced by that of what enters it. Activations are overwritten with gradients; after mlp_backward() those
   /// of BlockPart::mlp are not needed any more.
-  void mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                    BlockActivations& a, const TensorView& gradient) const;
+  void mlp_backward(Context& ctx, const WeightStore& weights, GradientStore& gradients, BlockActivations& a,
+                    const TensorView& gradient) const;
   void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
                           BlockActivations& a, const TensorView& gradient) const;
 
  private:
   void project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
   void attend(Context& ctx, const BlockInputs& in, BlockActivations& a) const;
-  void project_attention(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
-  void project_mlp(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
+  void project_attention(Context& ctx, const WeightStore& weights, BlockActivations& a) const;
   void normalise(Context& ctx, const WeightStore& weights, int norm, const TensorView& residual,
                  const TensorView& delta, const TensorView& sum, const TensorView& y, const TensorView& rstd) const;
   /// `args` without weight and its gradient, which come from the stores.

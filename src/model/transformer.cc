@@ -50,20 +50,14 @@ const ModelConfig& checked(const ModelConfig& config) {
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, DType compute, Recompute recompute, int64_t recompute_layers,
-                         const ModelPart& part, const Parallel* parallel)
+Transformer::Transformer(const ModelConfig& config, DType compute, Recompute recompute, int64_t recompute_layers)
     : config_(checked(config)),
-      shard_(part.tensor),
-      tensor_(parallel == nullptr ? nullptr : &(*parallel)[Group::tensor]),
-      context_(parallel == nullptr ? nullptr : &(*parallel)[Group::context]),
-      local_(config_.local(shard_)),
-      parameters_(config_, part),
+      parameters_(config_),
       compute_(compute),
-      kept_(local_, compute, Recompute::none, shard_.size),
-      recomputed_(local_, compute, recompute, shard_.size),
+      kept_(config_, compute, Recompute::none),
+      recomputed_(config_, compute, recompute),
       recompute_layers_(recompute_layers < 0 ? config.layers : recompute_layers) {
-  YOKE_ASSERT(shard_of(tensor_) == shard_, "part {} of {} of a model", shard_.rank, shard_.size);
-  for (int64_t l = 0; l < config_.layers; ++l) blocks_.emplace_back(local_, parameters_, l);
+  for (int64_t l = 0; l < config_.layers; ++l) blocks_.emplace_back(config_, parameters_, l);
 }
 
 const ActivationTable& Transformer::activations(int64_t layer) const {
@@ -91,10 +85,9 @@ MicroBatchMemory Transformer::allocate(Arena& arena, int64_t tokens, bool transi
     }
   }
   const MemoryKind kind = transient ? MemoryKind::scratch : MemoryKind::saved;
-  const int64_t slice = tokens / shard_.size;
-  memory.final_input = arena.allocate("final_input", compute_, {slice, config_.hidden}, kind);
-  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {slice}, kind);
-  memory.final_norm = arena.allocate("final_norm", compute_, {slice, config_.hidden}, kind);
+  memory.final_input = arena.allocate("final_input", compute_, {tokens, config_.hidden}, kind);
+  memory.final_rstd = arena.allocate("final_rstd", DType::f32, {tokens}, kind);
+  memory.final_norm = arena.allocate("final_norm", compute_, {tokens, config_.hidden}, kind);
   return memory;
 }
 
@@ -103,28 +96,18 @@ BlockInputs Transformer::inputs(const DeviceBatch& batch) const {
           .length = batch.length,
           .positions = batch.positions,
           .key_begin = batch.key_begin,
-          .rope = rope_,
-          .tensor = tensor_,
-          .context = context_};
+          .rope = rope_};
 }
 
-void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,
+void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, const WeightStore& weights,
                              MicroBatchMemory& memory) const {
+  embedding_forward(ctx,
+                    {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = memory.blocks[0].input});
   TensorView residual = memory.blocks[0].input, delta;
-  {
-    ArenaScope scope(ctx.arena);
-    const TensorView addends = room_for_tokens(ctx, tensor_, residual);
-    embedding_forward(
-        ctx, {.tokens = tokens, .table = weights.get(parameters_.embedding()), .y = addends, .first = first_id()});
-    scatter_tokens(ctx, tensor_, addends, residual, "embedding");
-  }
   for (int64_t l = 0; l < config_.layers; ++l) {
     ctx.arena.enter("forward", l);
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
-    weights.acquire(ctx, l);
-    if (l + 1 < config_.layers) weights.gather(ctx, l + 1);
     blocks_[static_cast<size_t>(l)].forward(ctx, in, residual, delta, weights, a);
-    weights.release(l);
     residual = a.mid;
     delta = a.delta;
   }
@@ -138,7 +121,7 @@ void Transformer::run_blocks(Context& ctx, const BlockInputs& in, const TensorVi
                          .epsilon = static_cast<float>(config_.norm_epsilon)});
 }
 
-void Transformer::forward(Context& ctx, const DeviceBatch& batch, WeightStore& weights,
+void Transformer::forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
                           MicroBatchMemory& memory) const {
   ctx.arena.enter("forward");
   ArenaScope scope(ctx.arena);
@@ -153,32 +136,6 @@ void Transformer::forward(Context& ctx, const DeviceBatch& batch, WeightStore& w
   run_blocks(ctx, inputs(batch), batch.tokens, weights, memory);
 }
 
-void Transformer::chunk_losses(Context& ctx, const TensorView& logits, const TensorView& targets,
-                               const TensorView& losses, bool gradient, float scale) const {
-  const TensorView dlogits = gradient ? logits : TensorView{};
-  if (!divided(tensor_)) {
-    cross_entropy(ctx, {.logits = logits, .targets = targets, .loss = losses, .dlogits = dlogits, .scale = scale});
-    return;
-  }
-  ArenaScope scope(ctx.arena);
-  const int64_t tokens = logits.rows();
-  const TensorView sums = ctx.arena.allocate("sums of logits", DType::f64,
-                                             {shard_.size, tokens, CrossEntropySums::kSums}, MemoryKind::loss);
-  const TensorView flat = reshape(sums, {shard_.size * tokens, CrossEntropySums::kSums});
-  const TensorView own = rows(flat, shard_.rank * tokens, tokens);
-  cross_entropy_sums(
-      ctx, {.logits = logits, .targets = targets, .sums = own, .first = first_id(), .vocabulary = config_.vocabulary});
-  tensor_->run(ctx, {.kind = CollectiveKind::all_gather, .input = own, .output = flat, .what = "sums of logits"});
-  cross_entropy_shard(ctx, {.logits = logits,
-                            .targets = targets,
-                            .sums = sums,
-                            .loss = losses,
-                            .dlogits = dlogits,
-                            .scale = scale,
-                            .first = first_id(),
-                            .vocabulary = config_.vocabulary});
-}
-
 void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights,
                        const MicroBatchMemory& memory, const LossOptions& options, const TensorView& token_loss,
                        GradientStore* gradients, const TensorView& gradient) const {
@@ -186,29 +143,29 @@ void Transformer::loss(Context& ctx, const DeviceBatch& batch, const WeightStore
   ArenaScope scope(ctx.arena);
   const int64_t chunk = std::min(options.chunk, batch.size());
   YOKE_ASSERT(chunk > 0);
-  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, local_.vocabulary}, MemoryKind::loss);
+  const TensorView buffer = ctx.arena.allocate("logits chunk", compute_, {chunk, config_.vocabulary}, MemoryKind::loss);
   const TensorView& head = weights.get(parameters_.head());
-  const TensorView all = gather_tokens(ctx, tensor_, memory.final_norm, "head input");  // [T, h]
-  const TensorView dall =
-      divided(tensor_) ? all : gradient;  // a chunk's place is free once its weight gradient is there
   for (int64_t first = 0; first < batch.size(); first += chunk) {
     const int64_t count = std::min(chunk, batch.size() - first);
-    const TensorView x = rows(all, first, count);      // [C, h]
-    const TensorView logits = rows(buffer, 0, count);  // [C, V]
+    const TensorView x = rows(memory.final_norm, first, count);  // [C, h]
+    const TensorView logits = rows(buffer, 0, count);            // [C, V]
     linear_forward(ctx, x, head, {}, logits);
     const auto slice = [&](const TensorView& t) { return columns(reshape(t, {1, batch.size()}), first, count); };
-    chunk_losses(ctx, logits, slice(batch.targets), slice(token_loss), gradients != nullptr, options.scale);
+    cross_entropy(ctx, {.logits = logits,
+                        .targets = slice(batch.targets),
+                        .loss = slice(token_loss),
+                        .dlogits = gradients == nullptr ? TensorView{} : logits,
+                        .scale = options.scale});
     if (gradients != nullptr) {
       linear_weight_backward(ctx, x, logits, *gradients, parameters_.head());
-      matmul(ctx, {.a = logits, .b = head, .c = rows(dall, first, count)});
+      matmul(ctx, {.a = logits, .b = head, .c = rows(gradient, first, count)});
     }
   }
-  if (gradients != nullptr) scatter_tokens(ctx, tensor_, dall, gradient, "head input gradient");
   // A tied head's gradient is complete with the embedding's share of it.
   if (gradients != nullptr && parameters_.head() != parameters_.embedding()) gradients->notify(parameters_.head());
 }
 
-void Transformer::backward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, GradientStore& gradients,
+void Transformer::backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,
                            MicroBatchMemory& memory, const TensorView& gradient) const {
   ctx.arena.enter("backward");
   const BlockInputs in = inputs(batch);
@@ -227,8 +184,6 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, WeightStore& 
     BlockActivations& a = memory.blocks[static_cast<size_t>(l)];
     const ActivationTable& table = activations(l);
     const Block& block = blocks_[static_cast<size_t>(l)];
-    weights.acquire(ctx, l);
-    if (l > 0) weights.gather(ctx, l - 1);
     table.allocate(ctx.arena, Fate::recomputed, batch.size(), a, BlockPart::attention);
     {
       ArenaScope mlp(ctx.arena);
@@ -237,27 +192,20 @@ void Transformer::backward(Context& ctx, const DeviceBatch& batch, WeightStore& 
         table.allocate(ctx.arena, Fate::scratch, batch.size(), a);
       }
       block.recompute(ctx, in, weights, table, a);
-      block.mlp_backward(ctx, in, weights, gradients, a, gradient);
+      block.mlp_backward(ctx, weights, gradients, a, gradient);
     }
     block.attention_backward(ctx, in, weights, gradients, a, gradient);
-    weights.release(l);
   }
   ctx.arena.enter("backward");
-  ArenaScope scope(ctx.arena);
-  const TensorView dy = gather_tokens(ctx, tensor_, gradient, "embedding gradient");
   const auto embedding = gradients.get(parameters_.embedding());
-  embedding_backward(ctx, {.tokens = batch.tokens,
-                           .dy = dy,
-                           .dtable = embedding.gradient,
-                           .accumulate = embedding.accumulate,
-                           .first = first_id()});
+  embedding_backward(
+      ctx, {.tokens = batch.tokens, .dy = gradient, .dtable = embedding.gradient, .accumulate = embedding.accumulate});
   gradients.notify(parameters_.embedding());
 }
 
 void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorView& positions,
-                         const TensorView& key_begin, WeightStore& weights, KeyValueCache& cache,
+                         const TensorView& key_begin, const WeightStore& weights, KeyValueCache& cache,
                          const TensorView& logits) const {
-  YOKE_ASSERT(!divided(tensor_), "one rank generates");
   ArenaScope scope(ctx.arena);
   const int64_t count = tokens.elements();
   MicroBatchMemory memory = allocate(ctx.arena, count, true);
@@ -268,7 +216,7 @@ void Transformer::decode(Context& ctx, const TensorView& tokens, const TensorVie
   cache.filled += count;
 }
 
-double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& weights, const DeviceBatch& batch,
+double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
                      int64_t loss_chunk) {
   ArenaScope scope(ctx.arena);
   MicroBatchMemory memory = transformer.allocate(ctx.arena, batch.size(), true);
@@ -279,51 +227,18 @@ double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& 
   return std::accumulate(host.begin(), host.end(), 0.0);
 }
 
-namespace {
-
-/// Elements [begin, end) of a part, counted from its first here, from the numbers that they have in the whole tensor.
-void fill_part(Context& ctx, const TensorView& flat, const ParameterRow& row, const ParameterPart& part, int64_t begin,
-               const RandomStream& random, float deviation) {
-  const int64_t cols = row.shape.cols(), step = row.whole.cols(), count = flat.elements();
-  for (int64_t at = 0; at < count;) {
-    const int64_t element = begin + at, col = element % cols;
-    // All at once where every column is here; else whole rows, and what is left of one at either end.
-    int64_t n = cols == step ? count : std::min(cols - col, count - at), lines = 1;
-    if (cols != step && col == 0 && count - at >= cols) lines = (count - at) / cols;
-    fill_normal(ctx, {.y = reshape(slice(flat, at, lines * n), {lines, n}),
-                      .random = random,
-                      .first = static_cast<uint64_t>((part.file_row + element / cols) * step + row.first_col + col),
-                      .deviation = deviation,
-                      .row_step = lines > 1 ? step : 0});
-    at += lines * n;
-  }
-}
-
-}  // namespace
-
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,
-                           const ParameterBuffers& values, const std::function<ElementRange(size_t row)>& owned,
-                           uint64_t seed) {
+                           const ParameterBuffers& values, uint64_t seed) {
   for (size_t i = 0; i < table.size(); ++i) {
     const ParameterRow& row = table[i];
-    if (values[i].absent()) continue;
     if (row.init != ParameterRow::Init::normal) {
       fill(ctx, {.y = values[i], .value = row.init == ParameterRow::Init::ones ? 1.0f : 0.0f});
       continue;
     }
-    const ElementRange range = owned(i);
-    const int64_t cols = row.shape.cols();
-    for (size_t p = 0; p < row.parts.size(); ++p) {
-      const ParameterPart& part = row.parts[p];
-      const int64_t first = part.row * cols, last = first + part.rows * cols;
-      const int64_t begin = std::max(first, range.begin), end = std::min(last, range.end);
-      if (begin >= end) continue;
-      fill_part(ctx, slice(values[i], begin - range.begin, end - begin), row, part, begin - first,
-                {seed, row.id * 8 + p}, static_cast<float>(config.initializer_range));
-    }
-    const int64_t padding = std::max((row.shape_rows() - row.pad_rows()) * cols, range.begin);
-    if (padding < range.end) {
-      fill(ctx, {.y = slice(values[i], padding - range.begin, range.end - padding), .value = 0});
+    for (size_t part = 0; part < row.parts.size(); ++part) {
+      fill_normal(ctx, {.y = rows(values[i], row.parts[part].row, row.parts[part].rows),
+                        .random = {seed, i * 8 + part},
+                        .deviation = static_cast<float>(config.initializer_range)});
     }
   }
 }

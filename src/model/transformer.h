@@ -9,12 +9,10 @@
 #include "model/config.h"
 #include "model/parameters.h"
 #include "model/store.h"
-#include "model/units.h"
 
 namespace yoke {
 
-/// A micro-batch on the device. T = rows * length. Where ranks share sequences, rows are this rank's chunks of them
-/// (model/ring_attention.h).
+/// A micro-batch on the device. T = rows * length.
 struct DeviceBatch {
   int64_t rows = 0;
   int64_t length = 0;
@@ -36,9 +34,9 @@ struct DeviceBatch {
 struct MicroBatchMemory {
   bool transient = false;  ///< nothing is kept: all blocks share one set
   std::vector<BlockActivations> blocks;
-  TensorView final_input;  ///< [S, h] residual stream after the last block
-  TensorView final_rstd;   ///< [S] f32
-  TensorView final_norm;   ///< [S, h]
+  TensorView final_input;  ///< [T, h] residual stream after the last block
+  TensorView final_rstd;   ///< [T] f32
+  TensorView final_norm;   ///< [T, h]
 };
 
 /// How the loss walks the tokens, and what it multiplies the gradient with.
@@ -50,14 +48,13 @@ struct LossOptions {
 class Transformer {
  public:
   /// Checks the config. `compute`: f32, bf16 or f16. `recompute` applies to the first `recompute_layers` blocks, the
-  /// others keep everything (-1: all blocks). `part`: what of the model is here, the ranks that have the rest of it are
-  /// reached through `parallel`, which outlives this (null: none).
+  /// others keep everything (-1: all blocks).
   Transformer(const ModelConfig& config, DType compute, Recompute recompute = Recompute::none,
-              int64_t recompute_layers = -1, const ModelPart& part = {}, const Parallel* parallel = nullptr);
+              int64_t recompute_layers = -1);
   Transformer(const Transformer&) = delete;  // blocks refer to the config
   Transformer& operator=(const Transformer&) = delete;
 
-  const ModelConfig& config() const { return config_; }  ///< of the whole model
+  const ModelConfig& config() const { return config_; }
   const ParameterTable& parameters() const { return parameters_; }
   const ActivationTable& activations(int64_t layer) const;
   DType compute() const { return compute_; }
@@ -70,33 +67,26 @@ class Transformer {
   MicroBatchMemory allocate(Arena& arena, int64_t tokens, bool transient) const;
 
   /// Fills memory up to final_norm.
-  void forward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, MicroBatchMemory& memory) const;
-  /// Token losses [T] f32, of all tokens on every tensor-parallel rank. With `gradients`, head gradients go there and
-  /// that of final_norm into `gradient` [S, h], which may be final_norm itself.
+  void forward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, MicroBatchMemory& memory) const;
+  /// Token losses [T] f32. With `gradients`, head gradients go there and that of final_norm into `gradient` [T, h],
+  /// which may be final_norm itself.
   void loss(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, const MicroBatchMemory& memory,
             const LossOptions& options, const TensorView& token_loss, GradientStore* gradients,
             const TensorView& gradient) const;
   /// From the gradient of final_norm, which is overwritten, to all parameters.
-  void backward(Context& ctx, const DeviceBatch& batch, WeightStore& weights, GradientStore& gradients,
+  void backward(Context& ctx, const DeviceBatch& batch, const WeightStore& weights, GradientStore& gradients,
                 MicroBatchMemory& memory, const TensorView& gradient) const;
 
   /// Logits [1, V] of the last of `tokens` [n] i32, which stand at positions cache.filled, ...; appends to the cache.
   void decode(Context& ctx, const TensorView& tokens, const TensorView& positions, const TensorView& key_begin,
-              WeightStore& weights, KeyValueCache& cache, const TensorView& logits) const;
+              const WeightStore& weights, KeyValueCache& cache, const TensorView& logits) const;
 
  private:
   BlockInputs inputs(const DeviceBatch& batch) const;
-  int64_t first_id() const { return shard_.rank * local_.vocabulary; }  // of this rank's rows of embedding and head
-  /// Losses of a chunk; its logits become their gradient where `gradient`.
-  void chunk_losses(Context& ctx, const TensorView& logits, const TensorView& targets, const TensorView& losses,
-                    bool gradient, float scale) const;
-  void run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, WeightStore& weights,
+  void run_blocks(Context& ctx, const BlockInputs& in, const TensorView& tokens, const WeightStore& weights,
                   MicroBatchMemory& memory) const;
 
   ModelConfig config_;
-  TensorShard shard_;
-  Communicator *tensor_, *context_;  // null: one rank
-  ModelConfig local_;                // sizes of this rank
   ParameterTable parameters_;
   DType compute_;
   ActivationTable kept_, recomputed_;
@@ -106,14 +96,12 @@ class Transformer {
 };
 
 /// Forward pass whose activations nothing keeps; the sum of token losses, on the host.
-double sum_of_losses(Context& ctx, const Transformer& transformer, WeightStore& weights, const DeviceBatch& batch,
+double sum_of_losses(Context& ctx, const Transformer& transformer, const WeightStore& weights, const DeviceBatch& batch,
                      int64_t loss_chunk);
 
-/// Writes initial values: matrices normal with the config's initializer_range, norms 1, biases 0, padding 0. A value
-/// depends on (seed, parameter, index in the whole model's tensor) alone. values[i] holds elements owned(i) of a row,
-/// and is absent where that is nothing.
+/// Writes initial values: matrices normal with the config's initializer_range, norms 1, biases 0. A value depends on
+/// (seed, parameter, index) alone.
 void initialise_parameters(Context& ctx, const ModelConfig& config, const ParameterTable& table,
-                           const ParameterBuffers& values, const std::function<ElementRange(size_t row)>& owned,
-                           uint64_t seed);
+                           const ParameterBuffers& values, uint64_t seed);
 
 }  // namespace yoke

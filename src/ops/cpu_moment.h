@@ -13,11 +13,10 @@ namespace yoke::YOKE_ISA {
 static_assert(kBlock % kMomentBlock == 0);
 
 /// 32 random bits for each element of the block that begins at element `begin` of a tensor: RandomStream::block, four
-/// elements a call. `use` (0 or 1) tells apart numbers for different things of one element. random.first is a multiple
-/// of kBlock.
+/// elements a call. `use` (0 or 1) tells apart numbers for different things of one element.
 static inline void random_bits(const RandomStream& random, int64_t begin, uint32_t use, uint32_t* bits) {
   constexpr int64_t kCalls = kBlock / 4;
-  const uint64_t first = (random.first + static_cast<uint64_t>(begin)) / 4;
+  const uint64_t first = static_cast<uint64_t>(begin) / 4;
   const auto stream0 = static_cast<uint32_t>(random.stream), stream1 = static_cast<uint32_t>(random.stream >> 32);
   const auto key0 = static_cast<uint32_t>(random.seed), key1 = static_cast<uint32_t>(random.seed >> 32);
   const auto high = static_cast<uint32_t>(first >> 32) | use << 31;

@@ -47,15 +47,6 @@ struct EvalOptions {
   bool json = false;                       ///< print one JSON object instead of lines for people
 };
 
-enum class ExportFormat { hf, peft, gguf };
-
-struct ExportOptions {
-  std::string source;  ///< a run's output folder (its newest whole checkpoint), or one checkpoint
-  ExportFormat format = ExportFormat::hf;
-  std::optional<std::string> output;   ///< default: `model` in the run's folder; of one checkpoint `model-step-...`
-  std::optional<Precision> precision;  ///< of the files; default: what the run computes in
-};
-
 /// `yoke train`. The exit code is `done` or `interrupted`; every other ending is a UserError.
 int train(const TrainOptions& options);
 
@@ -64,9 +55,5 @@ int generate(const GenerateOptions& options);
 
 /// `yoke eval`: loss (nats per token), perplexity and token count go to standard output.
 int evaluate(const EvalOptions& options);
-
-/// `yoke export`: a model folder from a checkpoint of any number of ranks, by this process alone; a few MiB of the
-/// weights are in memory at a time.
-int export_checkpoint(const ExportOptions& options);
 
 }  // namespace yoke

@@ -55,13 +55,12 @@ Work dry_step(Context& ctx, Engine& engine, const Batch& batch, int64_t micro_ba
 }  // namespace
 
 EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                       const DeviceRates& rates, int rank) {
+                       const DeviceRates& rates) {
   const Device dry = Device::dry(device, rates);
   Arena arena;
   Stream stream;
   Context ctx{dry, stream, arena};
-  const Parallel parallel = Parallel::dry(options.mesh, rank);
-  Engine engine(ctx, config, options, parallel);
+  Engine engine(ctx, config, options);
   const Batch batch{.rows = options.micro_batch, .length = options.sequence_length, .supervised = 1};
   engine.initialise(ctx, 0);
   EnginePlan plan;

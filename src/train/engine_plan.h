@@ -49,10 +49,10 @@ struct EnginePlan {
   std::string peak_text() const;
 };
 
-/// Plans training of one rank of the mesh on a device, which computes nothing. Micro-batches after the second cost what
-/// the second does, so two are run at most. UserError (does_not_fit) when sizes can't be computed with.
+/// Plans training on a device, which computes nothing. Micro-batches after the second cost what the second does, so two
+/// are run at most. UserError (does_not_fit) when sizes can't be computed with.
 EnginePlan plan_engine(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                       const DeviceRates& rates = {}, int rank = 0);
+                       const DeviceRates& rates = {});
 
 /// Measures what products of this type and streaming through memory reach here, in at most half of `budget` bytes;
 /// takes about half a second.

@@ -10,7 +10,9 @@ namespace yoke {
 namespace {
 
 /// Tokens; no more than 4096 chunks, because a chunk for a few tokens saves next to nothing.
-int64_t smallest_loss_chunk(const EngineOptions& options) { return std::max<int64_t>(64, options.tokens() / 4096); }
+int64_t smallest_loss_chunk(const EngineOptions& options) {
+  return std::max<int64_t>(64, options.micro_batch * options.sequence_length / 4096);
+}
 
 constexpr double kSameTime = 1.01;
 
@@ -31,7 +33,7 @@ std::optional<Fit> best_of(std::vector<Fit>& candidates) {
 
 EngineOptions with_micro_batch(EngineOptions options, int64_t micro_batch) {
   if (options.loss_chunk > 0) {  // as many chunks as before
-    const int64_t before = options.tokens(), after = before / options.micro_batch * micro_batch;
+    const int64_t before = options.micro_batch * options.sequence_length, after = micro_batch * options.sequence_length;
     const int64_t chunks = (before + options.loss_chunk - 1) / options.loss_chunk;
     options.loss_chunk = std::max<int64_t>((after + chunks - 1) / chunks, 1);
   }
@@ -60,8 +62,8 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
 /// Weights and what every layer saves are too much already: a dry run would only take time to say so.
 bool FitSearch::is_hopeless(const EngineOptions& options, Recompute setting) const {
   const ActivationTable table(config_, options.compute, setting);
-  const auto tokens = static_cast<double>(options.tokens());
-  const double saved = static_cast<double>(config_.layers) * table.saved_bytes_per_token();
+  const double tokens = static_cast<double>(options.micro_batch) * static_cast<double>(options.sequence_length);
+  const double saved = static_cast<double>(config_.layers) * static_cast<double>(table.saved_bytes_per_token());
   const double weights = static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters());
   return weights + tokens * saved > budget_;
 }
@@ -111,7 +113,8 @@ std::optional<Fit> FitSearch::fastest(const EngineOptions& options, const FitFre
   auto fit = search(options, freedom);
   if (!freedom.loss_chunk) return fit;
   EngineOptions smaller = options;
-  if (smaller.loss_chunk == 0) smaller.loss_chunk = default_loss_chunk(config_, options.compute, options.tokens());
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  if (smaller.loss_chunk == 0) smaller.loss_chunk = default_loss_chunk(config_, options.compute, tokens);
   while (!fit && smaller.loss_chunk > smallest_loss_chunk(options)) {
     smaller.loss_chunk = std::max(smaller.loss_chunk / 2, smallest_loss_chunk(options));
     fit = search(smaller, freedom);
@@ -166,7 +169,7 @@ std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, c
     return o.recompute_layers < 0 ? config.layers : o.recompute_layers;
   };
   const auto chunks = [&](const EngineOptions& o) {
-    return o.loss_chunk == 0 ? 0 : (o.tokens() + o.loss_chunk - 1) / o.loss_chunk;
+    return o.loss_chunk == 0 ? 0 : (o.micro_batch * o.sequence_length + o.loss_chunk - 1) / o.loss_chunk;
   };
   add(to.micro_batch != from.micro_batch, "train.micro_batch", to.micro_batch);
   const bool recompute = to.recompute != from.recompute || layers(to) != layers(from);

@@ -13,10 +13,10 @@ class AdamWOptimizer : public Optimizer {
  public:
   explicit AdamWOptimizer(MomentsFormat moments) : moments_(moments) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
+  std::vector<StateRow> state(const ParameterRow& parameter) const override {
     std::vector<StateRow> state;
-    moments_.add(state, kFirstMoment, parameter, held);
-    moments_.add(state, kSecondMoment, parameter, held);
+    moments_.add(state, kFirstMoment, parameter);
+    moments_.add(state, kSecondMoment, parameter);
     return state;
   }
 
@@ -46,9 +46,9 @@ class SgdOptimizer : public Optimizer {
   explicit SgdOptimizer(const OptimizerOptions& options)
       : moments_(options.moments), momentum_(static_cast<float>(options.momentum)) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
+  std::vector<StateRow> state(const ParameterRow& parameter) const override {
     std::vector<StateRow> state;
-    if (momentum_ > 0) moments_.add(state, kMomentum, parameter, held);
+    if (momentum_ > 0) moments_.add(state, kMomentum, parameter);
     return state;
   }
 
@@ -75,11 +75,10 @@ class MuonOptimizer : public Optimizer {
   explicit MuonOptimizer(const OptimizerOptions& options)
       : adamw_(options.moments), moments_(options.moments), momentum_(static_cast<float>(options.momentum)) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
-    if (parameter.kind != ParameterRow::Kind::matrix) return adamw_.state(parameter, held);
-    YOKE_ASSERT(held == parameter.shape, "Muon needs all of {}", parameter.name);
+  std::vector<StateRow> state(const ParameterRow& parameter) const override {
+    if (parameter.kind != ParameterRow::Kind::matrix) return adamw_.state(parameter);
     std::vector<StateRow> state;
-    moments_.add(state, kMomentum, parameter, held);
+    moments_.add(state, kMomentum, parameter);
     return state;
   }
 
@@ -108,8 +107,7 @@ class MuonOptimizer : public Optimizer {
 /// Parts of fused tensors are tensors of their own: each has its columns and its limit on the update.
 class AdafactorOptimizer : public Optimizer {
  public:
-  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
-    YOKE_ASSERT(held == parameter.shape, "Adafactor needs all of {}", parameter.name);
+  std::vector<StateRow> state(const ParameterRow& parameter) const override {
     const char* label = "second moment";
     if (parameter.shape.rank() == 1) return {{kSecondMoment.values, label, DType::f32, parameter.shape}};
     const auto parts = static_cast<int64_t>(parameter.parts.size());

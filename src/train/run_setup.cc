@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "train/mesh_check.h"
 #include "train/training_checkpoint.h"
 
 namespace yoke {
@@ -42,14 +41,6 @@ OptimizerOptions optimizer_options(const Recipe& recipe) {
           .momentum = recipe.train.momentum.value_or(kind == OptimizerKind::muon ? 0.95 : 0.9)};
 }
 
-MeshSizes mesh_sizes(const ParallelRecipe& parallel) {
-  return {.data = static_cast<int>(parallel.data.value_or(1)),
-          .context = static_cast<int>(parallel.context),
-          .pipeline = static_cast<int>(parallel.pipeline),
-          .tensor = static_cast<int>(parallel.tensor),
-          .shard = static_cast<int>(parallel.shard.value_or(0))};
-}
-
 /// Optimizer steps, and the rows at which the loader ends (0: never).
 void set_duration(RunSetup& run) {
   const TrainRecipe& train = run.recipe().train;
@@ -79,7 +70,8 @@ PinnedSettings pin(EngineOptions& options, const Recipe& recipe, PinnedSettings 
     options.micro_batch = pinned.micro_batch;
     options.micro_batches = recipe.train.global_batch / pinned.micro_batch;
   }
-  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > options.tokens()) {
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > tokens) {
     pinned.loss_chunk = 0;
   } else {
     options.loss_chunk = pinned.loss_chunk;
@@ -131,10 +123,9 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
                         .evaluates = !(recipe.data.validation == Validation{}),
                         .consume_gradients = recipe.memory.consume_gradients};
   if (recipe.memory.loss_chunks) {
-    options.loss_chunk = (options.tokens() + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
+    const int64_t tokens = micro_batch * recipe.data.sequence_length;
+    options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
   }
-  options.mesh = mesh_sizes(recipe.parallel);
-  check_mesh(options, model);
   return options;
 }
 

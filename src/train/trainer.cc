@@ -176,7 +176,6 @@ bool Trainer::try_save() {
     save();
     return true;
   } catch (const UserError& error) {
-    if (error.code() == ExitCode::lost_rank) throw;
     log::error("checkpoint at step {} was not written: {}", state_.step, error.what());
     return false;
   }

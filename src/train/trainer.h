@@ -70,7 +70,7 @@ class Trainer {
   double seconds_per_token_ = 0;  // smoothed
   std::chrono::steady_clock::time_point begin_;
   std::optional<MetricsWriter> metrics_;
-  std::optional<ProgressDisplay> progress_;
+  std::optional<Progress> progress_;
 };
 
 }  // namespace yoke

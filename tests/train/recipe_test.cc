@@ -71,7 +71,7 @@ memory:
   moments: int8
   offload: [optimizer, weights]
   loss_chunks: 8
-parallel: {data: 2, zero: 3, tensor: 4, pipeline: 5, context: 6, shard: 4, schedule: interleaved, virtual_stages: 3, timeout: 30}
+parallel: {data: 2, zero: 3, tensor: 4, pipeline: 5, context: 6}
 device: cpu
 threads: 3
 checkpoint: {every: 50, keep: 2}
@@ -98,7 +98,7 @@ output: runs/corpus
   want.train.seed = 7;
   want.adapter = {AdapterKind::lora, 8, 16, 0.1, {"q_proj", "v_proj"}, Quantization::int8, false};
   want.memory = {Recompute::block, {}, MomentsFormat::int8, {Offload::optimizer, Offload::weights}, 8, {}};
-  want.parallel = {2, 3, 4, 5, 6, 4, PipelineSchedule::interleaved, 3, 30};
+  want.parallel = {2, 3, 4, 5, 6};
   want.device = DeviceChoice::cpu;
   want.threads = 3;
   want.checkpoint = {50, 2};

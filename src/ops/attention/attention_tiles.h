@@ -244,10 +244,9 @@ void pack_summed(const HeadRows<const T>& rows, int64_t first, int64_t count, in
   }
 }
 
-/// Which keys a block of rows sees: lanes carry the limits of each row, vectors those of sixteen. A row that sees none
-/// ends before it begins.
+/// Which keys a block of rows sees: lanes carry the limits of each row, vectors those of sixteen.
 struct Sight {
-  const int32_t* begin;  // [kRows] first visible key, by its index
+  const int32_t* begin;  // [kRows] first visible key
   const int32_t* end;    // [kRows] last visible key
   int64_t vectors;
 
@@ -255,13 +254,10 @@ struct Sight {
   int64_t last() const { return end[vectors * kLanes - 1]; }
 };
 
-/// Indices of the last and the first key that a query sees; neither decreases from a query to the next.
-YOKE_LANES int64_t last_key(const AttentionShape& shape, int64_t query) {
-  return std::clamp<int64_t>(shape.query_offset + query - shape.key_offset, -1, shape.keys - 1);
-}
+YOKE_LANES int64_t last_key(const AttentionShape& shape, int64_t query) { return shape.query_offset + query; }
 YOKE_LANES int64_t first_key(const AttentionShape& shape, const int32_t* key_begin, int64_t query) {
-  const int64_t from = shape.window > 0 ? shape.query_offset + query - shape.window + 1 : 0;
-  return std::clamp<int64_t>(std::max<int64_t>(from, key_begin[query]) - shape.key_offset, 0, shape.keys);
+  const int64_t from = shape.window > 0 ? last_key(shape, query) - shape.window + 1 : 0;
+  return std::max<int64_t>(std::max<int64_t>(from, 0), key_begin[query]);
 }
 
 /// The limits of `count` rows from `first` on, put into begin and end; lanes beyond them repeat the last row's.
@@ -367,21 +363,6 @@ template <class T>
 void put_elements(const float* from, float factor, int64_t count, T* to) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(from[i] * factor);
-}
-
-template <class T>
-void add_elements(const float* from, float factor, int64_t count, T* to) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(to[i]) + from[i] * factor);
-}
-
-/// use(T{}) or, where the tensor is wider, use(float{}).
-template <class T, class Use>
-void for_wide_type(DType dtype, const Use& use) {
-  if constexpr (!std::is_same_v<T, float>) {
-    if (dtype != DType::f32) return use(T{});
-  }
-  use(float{});
 }
 
 }  // namespace
