@@ -134,9 +134,6 @@ TEST_F(PlanCommand, Mistakes) {
 }
 
 TEST_F(PlanCommand, WhatIsOfferedFits) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer changes what a process holds from one start to the next";
-#endif
   write_file(folder_ / "model.json", test::tiny_config("Llama", {{"num_hidden_layers", 8},
                                                                  {"hidden_size", 256},
                                                                  {"intermediate_size", 1024},
@@ -144,7 +141,11 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
                                                                  {"max_position_embeddings", 1024}})
                                          .dump());
   std::filesystem::rename(folder_ / "recipe.yaml", folder_ / "a recipe's.yaml");
-  for (const std::vector<std::string>& machine : {std::vector<std::string>{"--gpu", "RTX 4090"}, {}}) {
+  std::vector<std::vector<std::string>> machines{{"--gpu", "RTX 4090"}};
+#ifndef __SANITIZE_ADDRESS__  // changes what a process holds from one start to the next, which counts on this machine
+  machines.push_back({});
+#endif
+  for (const std::vector<std::string>& machine : machines) {
     std::vector<std::string> asked{
         at("a recipe's.yaml"), "--data.sequence_length", "512", "--train.micro_batch", "16", "--data.train",
         "x y/*.txt,z"};
