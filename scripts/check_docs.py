@@ -21,7 +21,7 @@ YOKE = re.compile(r"(?:^|[\s`;&(/])yoke ([a-z]+)(?: ([a-z]+))?")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 GENERATED = {"CMakeLists.txt"}  # names that the tree holds in many places
 # Parents whose second word is a command of its own.
-NESTED = {"tokenizer", "data"}
+NESTED = {"tokenizer", "data", "launch"}
 
 
 def code_of(text):

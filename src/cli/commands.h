@@ -20,6 +20,7 @@ void add_eval_command(CLI::App& app, std::function<void(const EvalOptions&)> act
 void add_export_command(CLI::App& app, std::function<void(const ExportOptions&)> action);
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);
+void add_launch_command(CLI::App& app);
 /// Prints a completion script of whatever commands `app` has when it runs.
 void add_completion_command(CLI::App& app);
 /// Commands that are part of yoke's interface and end with an error that says they are not built yet.

@@ -17,7 +17,6 @@ constexpr Unbuilt kUnbuilt[] = {
     {"doctor", "What on this machine will break or slow a run"},
     {"bench", "This machine's ceilings"},
     {"dashboard", "A live web page of the runs in a folder"},
-    {"launch", "Files that start a run on a cluster"},
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
   p.planned_on = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
   p.device = p.planned_on.str();
   p.rates = measure_rates(p.planned_on, p.engine.compute);
-  const MemoryBudget budget = measure_budget(recipe, p.engine);
+  const MemoryBudget budget = measure_budget(recipe, p.engine, p.planned_on.threads());
   p.outside = {{"batches, read ahead", "loader", 3, budget.loader},
                {"program and libraries", "overhead", 1, budget.before + budget.runtime}};
   p.capacity = std::min(budget.capacity, budget.outside() + static_cast<size_t>(budget.arena()));

@@ -19,6 +19,10 @@ struct TrainOptions {
   bool dry_run = false;                   ///< stop after plan and rehearsal
   bool verbose = false;
   bool profile = false;  ///< measure each operation and print the table at the end
+  std::string hosts;     ///< where ranks are started, as "a:4,b:4"; empty: on this machine
+  std::string hostfile;  ///< the same in a file
+  int ranks = 0;         ///< what yoke told mpirun to start; 0: yoke didn't start this process
+  std::string terminal;  ///< of the process that started the ranks; rank 0's standard error goes there
 };
 
 struct GenerateOptions {

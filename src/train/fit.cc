@@ -153,7 +153,8 @@ std::vector<EngineOptions> cheaper_formats(const EngineOptions& options) {
   const bool bf16 = o.compute == DType::bf16;
   add(bf16 && o.gradients == DType::f32, [&] { o.gradients = DType::bf16; });
   add(bf16 && o.fp32_master, [&] { o.fp32_master = false; });
-  add(o.compute != DType::f16 && o.micro_batches == 1 && !o.consume_gradients, [&] { o.consume_gradients = true; });
+  add(o.compute != DType::f16 && o.micro_batches == 1 && o.mesh.ranks() == 1 && !o.consume_gradients,
+      [&] { o.consume_gradients = true; });
   return all;
 }
 

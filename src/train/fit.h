@@ -24,8 +24,8 @@ struct Fit {
 class FitSearch {
  public:
   /// `budget`: bytes that the arena may take.
-  FitSearch(const Device& device, const ModelConfig& config, const DeviceRates& rates, double budget)
-      : device_(device), config_(config), rates_(rates), budget_(budget) {}
+  FitSearch(const Device& device, const ModelConfig& config, const DeviceRates& rates, double budget, int rank = 0)
+      : device_(device), config_(config), rates_(rates), budget_(budget), rank_(rank) {}
 
   /// The fastest settings that fit; of those within 1 % of it, the ones that take least memory. Nothing when none fits.
   std::optional<Fit> fastest(const EngineOptions& options, const FitFreedom& freedom) const;
@@ -33,9 +33,9 @@ class FitSearch {
   Fit smallest(const EngineOptions& options, const FitFreedom& freedom) const;
 
   /// The same search with less to give away.
-  FitSearch tighter(double bytes) const { return {device_, config_, rates_, budget_ - bytes}; }
+  FitSearch tighter(double bytes) const { return {device_, config_, rates_, budget_ - bytes, rank_}; }
 
-  EnginePlan plan(const EngineOptions& options) const { return plan_engine(device_, config_, options, rates_); }
+  EnginePlan plan(const EngineOptions& options) const { return plan_engine(device_, config_, options, rates_, rank_); }
   bool fits(const EnginePlan& plan) const { return static_cast<double>(plan.peak_bytes) <= budget_; }
 
  private:
@@ -47,6 +47,7 @@ class FitSearch {
   const ModelConfig& config_;
   const DeviceRates& rates_;
   double budget_;
+  int rank_;
 };
 
 /// `options` with ever cheaper formats of what the optimizer keeps, each with all that came before: they change what is

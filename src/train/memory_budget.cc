@@ -29,12 +29,11 @@ std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<dou
 
 }  // namespace
 
-MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options) {
-  const size_t threads = static_cast<size_t>(recipe.threads.value_or(usable_cores()));
+MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options, int threads, int local_ranks) {
   MemoryBudget budget{.before = resident_memory().now,
                       .loader = loader_bytes(options),
-                      .runtime = (size_t{20} << 20) + threads * (size_t{2} << 20)};
-  budget.capacity = budget.before + available_memory();
+                      .runtime = (size_t{20} << 20) + static_cast<size_t>(threads) * (size_t{2} << 20)};
+  budget.capacity = budget.before + available_memory() / static_cast<size_t>(local_ranks);
   if (recipe.memory.limit && static_cast<size_t>(*recipe.memory.limit) < budget.capacity) {
     budget.capacity = static_cast<size_t>(*recipe.memory.limit);
     budget.limited = true;

@@ -58,6 +58,14 @@ void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
 
 }  // namespace
 
-void check_mesh(const EngineOptions& options, const ModelConfig& model) { check_tensor_axis(options, model); }
+void check_mesh(const EngineOptions& options, const ModelConfig& model) {
+  check_tensor_axis(options, model);
+  if (options.consume_gradients && options.mesh.ranks() > 1) {
+    fail_usage(
+        "memory.consume_gradients is true, which updates tensors before ranks have added up their gradients; it "
+        "needs one rank, and parallel asks for {}.",
+        options.mesh.ranks());
+  }
+}
 
 }  // namespace yoke

@@ -177,15 +177,7 @@ void check_supported(const Recipe& recipe) {
   if (!recipe.memory.offload.empty()) {
     not_built("memory.offload", word_of<Offload>(recipe.memory.offload[0], kOffloadWords), "none");
   }
-  const ParallelRecipe& parallel = recipe.parallel;
-  if (parallel.zero > 1) not_built("parallel.zero", std::to_string(parallel.zero), "0 or 1");
-  const std::pair<const char*, int64_t> axes[] = {{"parallel.data", parallel.data.value_or(1)},
-                                                  {"parallel.tensor", parallel.tensor},
-                                                  {"parallel.pipeline", parallel.pipeline},
-                                                  {"parallel.context", parallel.context}};
-  for (const auto& [key, ranks] : axes) {
-    if (ranks > 1) not_built(key, std::to_string(ranks), "1");
-  }
+  if (recipe.parallel.pipeline > 1) not_built("parallel.pipeline", std::to_string(recipe.parallel.pipeline), "1");
   if (recipe.device == DeviceChoice::cuda) not_built("device", "cuda", "cpu");
   if (recipe.log.tensorboard) not_built("log.tensorboard", "true", "false");
 }

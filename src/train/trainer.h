@@ -13,6 +13,7 @@
 #include "train/loss_scaler.h"
 #include "train/plan_file.h"
 #include "train/run_setup.h"
+#include "train/team.h"
 
 namespace yoke {
 
@@ -30,7 +31,8 @@ class Trainer {
   /// Steps in a row that may be non-finite before the run ends (exit 5); fp16 has its loss scale for that.
   static constexpr int kMaxBadSteps = 5;
 
-  Trainer(const RunSetup& run, Context& ctx, Engine& engine);
+  /// Every rank of `team` has one, and calls the same.
+  Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team);
 
   /// Continues from a checkpoint that was loaded into the engine.
   void restore(const TrainingState& state);
@@ -55,11 +57,14 @@ class Trainer {
   /// The last evaluation, state and model.
   ExitCode finish();
   std::string newest_state() const;
+  /// Whether any rank was asked to stop.
+  bool stop_requested(const InterruptGuard& interrupt) const;
   std::filesystem::path output() const { return run_.recipe().output; }
 
   const RunSetup& run_;
   Context& ctx_;
   Engine& engine_;
+  Team& team_;
   Loader loader_;
   LossScaler scaler_;
   TrainingState state_;

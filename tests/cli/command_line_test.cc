@@ -32,6 +32,7 @@ class CommandLine : public ::testing::Test {
     add_generate_command(app_, [this](const GenerateOptions& options) { generate_ = options; });
     add_eval_command(app_, [this](const EvalOptions& options) { eval_ = options; });
     add_export_command(app_, [this](const ExportOptions& options) { export_ = options; });
+    add_launch_command(app_);
     add_completion_command(app_);
     add_unbuilt_commands(app_);
   }
@@ -188,6 +189,16 @@ TEST_F(CommandLine, MistakesGetTheNearestLegalName) {
   expect_error({"completion"}, 2, {"yoke completion needs a command", "bash"});
 }
 
+TEST_F(CommandLine, Launch) {
+  expect_error({"launch"}, 2, {"slurm, kubernetes"});
+  expect_error({"launch", "slrm", "r.yaml"}, 2, {"'slurm'"});
+  expect_error({"launch", "slurm"}, 2, {"RECIPE"});
+  expect_error({"launch", "slurm", "/none/r.yaml"}, 2, {"/none/r.yaml"});
+  expect_error({"launch", "slurm", "r.yaml", "--mpi", "none"}, 2, {"pmix"});
+  expect_error({"launch", "kubernetes", "r.yaml"}, 2, {"--image"});
+  expect_error({"launch", "kubernetes", "r.yaml", "--image", "i"}, 2, {"--claim"});
+}
+
 TEST_F(CommandLine, Export) {
   EXPECT_EQ(run({"export", "runs/a", "--to", "hf"}), 0);
   EXPECT_EQ(export_->source, "runs/a");
@@ -200,7 +211,7 @@ TEST_F(CommandLine, Export) {
 }
 
 TEST_F(CommandLine, UnbuiltCommandsSaySo) {
-  for (const char* name : {"merge", "doctor", "bench", "dashboard", "launch"}) {
+  for (const char* name : {"merge", "doctor", "bench", "dashboard"}) {
     expect_error({name, "x", "--json", "--to", "hf"}, 2, {std::string("yoke ") + name + " is not built yet"});
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
     EXPECT_EQ(run({name, "--help"}), 0);

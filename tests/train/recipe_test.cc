@@ -370,20 +370,12 @@ TEST(Recipe, ResolvedYamlReadsBackTheSame) {
 }
 
 TEST(Recipe, WhatIsNotBuiltSaysSo) {
-  const std::vector<RecipeOverride> cases = {{"data.format", "chat"},
-                                             {"data.format", "alpaca"},
-                                             {"data.format", "sharegpt"},
-                                             {"adapter.type", "lora"},
-                                             {"adapter.type", "qlora"},
+  const std::vector<RecipeOverride> cases = {
+      {"data.format", "chat"},         {"data.format", "alpaca"},  {"data.format", "sharegpt"},
+      {"adapter.type", "lora"},        {"adapter.type", "qlora"},
 
-                                             {"memory.offload", "optimizer"},
-                                             {"parallel.data", "2"},
-                                             {"parallel.zero", "2"},
-                                             {"parallel.tensor", "2"},
-                                             {"parallel.pipeline", "2"},
-                                             {"parallel.context", "2"},
-                                             {"device", "cuda"},
-                                             {"log.tensorboard", "true"}};
+      {"memory.offload", "optimizer"}, {"parallel.pipeline", "2"}, {"device", "cuda"},
+      {"log.tensorboard", "true"}};
   for (const RecipeOverride& override : cases) {
     const Recipe recipe = parse(kSmallest, {override});
     const std::string message = message_of([&] { check_supported(recipe); });

@@ -169,6 +169,18 @@ class YokeProcess {
     }
     return true;
   }
+  /// The same for the `times`-th place.
+  bool read_until(const std::string& part, int times) {
+    const auto found = [&] {
+      int n = 0;
+      for (size_t at = text_.find(part); at != std::string::npos; at = text_.find(part, at + 1)) ++n;
+      return n;
+    };
+    while (found() < times) {
+      if (!read_some()) return false;
+    }
+    return true;
+  }
   void send(int signal) const { ::kill(pid_, signal); }
   /// Reads the rest and waits: the exit code, or 128 and the signal that killed it.
   int wait() {
