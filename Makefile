@@ -1,5 +1,5 @@
 # Thin: every target is one or two commands that can be typed by hand. See CONTRIBUTING.md.
-.PHONY: all packages test test-quick check demo bench bench-memory lint format clean cuda gpu-check
+.PHONY: all packages test test-quick check demo bench bench-memory bench-pipeline lint format clean cuda gpu-check
 
 VENVS := .venv/models/installed .venv/tokenizers/installed
 
@@ -58,6 +58,12 @@ bench: packages
 	cmake --preset release >/dev/null
 	cmake --build --preset release
 	/usr/bin/python3 bench/bench.py --output build/bench.json $(BENCH_ARGS)
+
+# How long the ranks of each pipeline schedule stand still, beside the schedule's own bubble. Wants two idle cores.
+bench-pipeline: packages
+	cmake --preset release >/dev/null
+	cmake --build --preset release --target yoke_pipeline_bench
+	OMP_NUM_THREADS=1 mpirun --oversubscribe -n 2 build/yoke_pipeline_bench
 
 # What each way of saving memory saves, and what it costs; about ten minutes on two cores.
 bench-memory: packages

@@ -31,6 +31,8 @@ void add_plan_command(CLI::App& app, std::function<void(const PlanOptions&)> act
   command->add_option("--nodes", options->nodes, "Machines (only 1 is built yet)")->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object instead of a table");
   command->add_option("--svg", options->svg, "Write a picture of memory over one step")->type_name("FILE");
+  command->add_option("--schedule-svg", options->schedule_svg, "Write a picture of a pipeline's step")
+      ->type_name("FILE");
   add_recipe_overrides(*command, options, options->overrides);
   command->footer(kExamples);
   command->callback([options, action] {

@@ -23,10 +23,10 @@ void linear_weight_backward(Context& ctx, const TensorView& x, const TensorView&
 }
 
 void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
-                     const TensorView& dx, GradientStore& gradients, size_t row) {
-  linear_weight_backward(ctx, x, dy, gradients, row);
+                     const TensorView& dx, GradientStore& gradients, size_t row, BackwardPass pass) {
+  if (pass == BackwardPass::whole) linear_weight_backward(ctx, x, dy, gradients, row);
   if (!dx.absent()) matmul(ctx, {.a = dy, .b = weight, .c = dx});
-  gradients.notify(row);  // last: the weight may change there
+  if (pass == BackwardPass::whole) gradients.notify(row);  // last: the weight may change there
 }
 
 namespace {
@@ -38,15 +38,17 @@ void column_parallel(Context& ctx, Communicator* tensor, const TensorView& x, co
   linear_forward(ctx, gather_tokens(ctx, tensor, x, what, layer), weight, bias, y);
 }
 
-/// From dy [T, outputs here]: dW, and dx of this rank's tokens in place of x. Gathers x again rather than keep all of
-/// it. Once its weight gradient is there, a product's input makes room for its own gradient.
+/// From dy [T, outputs here]: dW, and dx of this rank's tokens. Gathers x again rather than keep all of it. dx may be
+/// x: once its weight gradient is there, a product's input makes room for its own gradient.
 void column_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
-                              const TensorView& dy, GradientStore& gradients, size_t row, const char* what,
-                              int64_t layer) {
+                              const TensorView& dy, const TensorView& dx, GradientStore& gradients, size_t row,
+                              BackwardPass pass, const char* what, int64_t layer) {
   ArenaScope scope(ctx.arena);
-  const TensorView all = gather_tokens(ctx, tensor, x, what, layer);
-  linear_backward(ctx, all, weight, dy, all, gradients, row);
-  scatter_tokens(ctx, tensor, all, x, what, layer);
+  const bool whole = pass == BackwardPass::whole;
+  const TensorView all = whole ? gather_tokens(ctx, tensor, x, what, layer) : room_for_tokens(ctx, tensor, dx);
+  const TensorView addends = divided(tensor) ? all : dx;
+  linear_backward(ctx, all, weight, dy, addends, gradients, row, pass);
+  scatter_tokens(ctx, tensor, addends, dx, what, layer);
 }
 
 /// y [S, outputs] of x [T, inputs here], summed over the ranks: the weight has this rank's columns of inputs.
@@ -61,9 +63,9 @@ void row_parallel(Context& ctx, Communicator* tensor, const TensorView& x, const
 /// From dy [S, outputs]: dW and dx [T, inputs here].
 void row_parallel_backward(Context& ctx, Communicator* tensor, const TensorView& x, const TensorView& weight,
                            const TensorView& dy, const TensorView& dx, GradientStore& gradients, size_t row,
-                           const char* what, int64_t layer) {
+                           BackwardPass pass, const char* what, int64_t layer) {
   ArenaScope scope(ctx.arena);
-  linear_backward(ctx, x, weight, gather_tokens(ctx, tensor, dy, what, layer), dx, gradients, row);
+  linear_backward(ctx, x, weight, gather_tokens(ctx, tensor, dy, what, layer), dx, gradients, row, pass);
 }
 
 }  // namespace
@@ -206,26 +208,35 @@ void Block::recompute(Context& ctx, const BlockInputs& in, const WeightStore& we
 }
 
 void Block::mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                         BlockActivations& a, const TensorView& gradient) const {
-  const TensorView &dproduct = a.product, &dnorm = a.mid_norm;  // in place of what they are the gradients of
+                         BlockActivations& a, const TensorView& gradient, const TensorView& dx,
+                         BackwardPass pass) const {
+  ArenaScope scope(ctx.arena);
+  // In place of what they are the gradients of, unless that is needed again.
+  const auto gradient_of = [&](const TensorView& input, const char* name) {
+    if (pass == BackwardPass::whole) return input;
+    return ctx.arena.allocate(name, input.dtype, input.shape, MemoryKind::activation_gradients);
+  };
+  const TensorView dproduct = gradient_of(a.product, "product gradient");
   row_parallel_backward(ctx, in.tensor, a.product, weights.get(row(rows_.down)), gradient, dproduct, gradients,
-                        row(rows_.down), "mlp output gradient", layer_);
+                        row(rows_.down), pass, "mlp output gradient", layer_);
   swiglu_backward(ctx, {.dy = dproduct, .gate_up = a.gate_up, .dgate_up = a.gate_up});  // [T, 2f]
-  column_parallel_backward(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, gradients,
-                           row(rows_.gate_up), "mlp input gradient", layer_);
+  const TensorView dnorm = gradient_of(a.mid_norm, "norm gradient");
+  column_parallel_backward(ctx, in.tensor, a.mid_norm, weights.get(row(rows_.gate_up)), a.gate_up, dnorm, gradients,
+                           row(rows_.gate_up), pass, "mlp input gradient", layer_);
   normalise_backward(ctx, weights, gradients, rows_.post_norm,
-                     {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = gradient});
+                     {.dy = dnorm, .x = a.mid, .rstd = a.mid_rstd, .residual_gradient = gradient, .dx = dx});
 }
 
 void Block::attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights,
-                               GradientStore& gradients, BlockActivations& a, const TensorView& gradient) const {
+                               GradientStore& gradients, BlockActivations& a, const TensorView& gradient,
+                               const TensorView& dx, BackwardPass pass) const {
   ArenaScope scope(ctx.arena);
   const int64_t tokens = a.attention.rows(), q_size = config_.q_size(), kv_size = config_.kv_size();
   const DType dtype = gradient.dtype;
   const TensorView dattention =
       ctx.arena.allocate("attention gradient", dtype, {tokens, q_size}, MemoryKind::activation_gradients);
   row_parallel_backward(ctx, in.tensor, a.attention, weights.get(row(rows_.output)), gradient, dattention, gradients,
-                        row(rows_.output), "attention output gradient", layer_);
+                        row(rows_.output), pass, "attention output gradient", layer_);
 
   const TensorView dqkv =
       ctx.arena.allocate("qkv gradient", dtype, {tokens, config_.qkv_size()}, MemoryKind::activation_gradients);
@@ -263,11 +274,33 @@ void Block::attention_backward(Context& ctx, const BlockInputs& in, const Weight
     gradients.notify(row(rows_.qkv_bias));
   }
 
-  const TensorView& dnorm = a.input_norm;
-  column_parallel_backward(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), dqkv, gradients, row(rows_.qkv),
-                           "attention input gradient", layer_);
+  TensorView dnorm = a.input_norm;
+  if (pass == BackwardPass::inputs) {
+    convert(ctx, {.x = dqkv, .y = a.qkv});
+    dnorm = ctx.arena.allocate("norm gradient", dtype, dnorm.shape, MemoryKind::activation_gradients);
+  }
+  column_parallel_backward(ctx, in.tensor, a.input_norm, weights.get(row(rows_.qkv)), dqkv, dnorm, gradients,
+                           row(rows_.qkv), pass, "attention input gradient", layer_);
   normalise_backward(ctx, weights, gradients, rows_.input_norm,
-                     {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = gradient});
+                     {.dy = dnorm, .x = a.input, .rstd = a.input_rstd, .residual_gradient = gradient, .dx = dx});
+}
+
+void Block::weight_backward(Context& ctx, const BlockInputs& in, GradientStore& gradients, const BlockActivations& a,
+                            const TensorView& gradient) const {
+  // What is cut along tokens is gathered once more.
+  const auto product = [&](const TensorView& x, const TensorView& dy, int weight, const char* what) {
+    ArenaScope scope(ctx.arena);
+    const bool column = weight == rows_.gate_up || weight == rows_.qkv;
+    const TensorView all_x = column ? gather_tokens(ctx, in.tensor, x, what, layer_) : x;
+    const TensorView all_dy = column ? dy : gather_tokens(ctx, in.tensor, dy, what, layer_);
+    linear_weight_backward(ctx, all_x, all_dy, gradients, row(weight));
+    gradients.notify(row(weight));
+  };
+  // The other pass left output gradients where it had no more use for activations.
+  product(a.product, gradient, rows_.down, "mlp output gradient");
+  product(a.mid_norm, a.gate_up, rows_.gate_up, "mlp input");
+  product(a.attention, a.mid, rows_.output, "attention output gradient");
+  product(a.input_norm, a.qkv, rows_.qkv, "attention input");
 }
 
 }  // namespace yoke

@@ -28,6 +28,11 @@ struct BlockInputs {
   Communicator* context = nullptr;       ///< ranks that share the sequences: rows are chunks (model/ring_attention.h)
 };
 
+/// Which gradients a backward pass computes. Pipelines with a zero-bubble schedule compute those of inputs, for which
+/// other ranks wait, first, and those of the products' weights when there is nothing else to do. Gradients of norms and
+/// biases belong to the first pass.
+enum class BackwardPass { whole, inputs };
+
 class Block {
  public:
   /// `config`: with the sizes of this rank, see ModelConfig::local.
@@ -42,12 +47,20 @@ class Block {
                  BlockActivations& a) const;
 
   /// Backward, first the MLP's half, then attention's. `gradient` [S, h]: of the loss with respect to what leaves the
-  /// half, replaced by that of what enters it. Activations are overwritten with gradients; after mlp_backward() those
-  /// of BlockPart::mlp are not needed any more.
+  /// half; `dx` [S, h]: of what enters it. Activations are overwritten with gradients; after a whole mlp_backward()
+  /// those of BlockPart::mlp are not needed any more, and dx may be `gradient`.
+  ///
+  /// BackwardPass::inputs leaves in place what weight_backward() needs: inputs and output gradients of the products. dx
+  /// of the MLP's half must be a.mid and that of attention's half may be a.input; `gradient` of the MLP's half stays.
   void mlp_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                    BlockActivations& a, const TensorView& gradient) const;
+                    BlockActivations& a, const TensorView& gradient, const TensorView& dx, BackwardPass pass) const;
   void attention_backward(Context& ctx, const BlockInputs& in, const WeightStore& weights, GradientStore& gradients,
-                          BlockActivations& a, const TensorView& gradient) const;
+                          BlockActivations& a, const TensorView& gradient, const TensorView& dx,
+                          BackwardPass pass) const;
+  /// After BackwardPass::inputs of both halves: the gradients that it left out. `gradient` [S, h]: as mlp_backward()
+  /// got it.
+  void weight_backward(Context& ctx, const BlockInputs& in, GradientStore& gradients, const BlockActivations& a,
+                       const TensorView& gradient) const;
 
  private:
   void project_qkv(Context& ctx, const BlockInputs& in, const WeightStore& weights, BlockActivations& a) const;
@@ -77,9 +90,10 @@ void linear_forward(Context& ctx, const TensorView& x, const TensorView& weight,
 /// dW (+)= dy^T x into the store, which is not told that the row is complete.
 void linear_weight_backward(Context& ctx, const TensorView& x, const TensorView& dy, GradientStore& gradients,
                             size_t row);
-/// dW (+)= dy^T x into the store; dx = dy W unless dx is absent. Completes the row.
+/// dx = dy W unless dx is absent; and, with BackwardPass::whole, dW (+)= dy^T x into the store before that, which
+/// completes the row.
 void linear_backward(Context& ctx, const TensorView& x, const TensorView& weight, const TensorView& dy,
-                     const TensorView& dx, GradientStore& gradients, size_t row);
+                     const TensorView& dx, GradientStore& gradients, size_t row, BackwardPass pass);
 
 /// The attention shape of this model for rows of `queries` tokens against `keys`.
 AttentionShape attention_shape(const ModelConfig& config, int64_t layer, int64_t batch, int64_t queries, int64_t keys);

@@ -80,52 +80,68 @@ class RowMaker {
 
 }  // namespace
 
-ParameterTable::ParameterTable(const ModelConfig& c, const ModelPart& part) {
-  const BlockRows block(c);
+ParameterTable::ParameterTable(const ModelConfig& c, const ModelPart& part)
+    : layers_(static_cast<size_t>(c.layers), kAbsent) {
   const RowMaker make(part.tensor);
-  rows_per_layer_ = static_cast<size_t>(block.count);
-  rows_.push_back(
-      make.matrix("embedding", Kind::embedding, Split::rows, c.hidden, {{"model.embed_tokens.weight", c.vocabulary}}));
-  for (int64_t l = 0; l < c.layers; ++l) {
-    const std::string hf = fmt::format("model.layers.{}.", l), name = fmt::format("layers.{}.", l);
-    const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
-    const size_t first = rows_.size();
-    const auto norm = [&](const std::string& row, const std::string& weight, int64_t size) {
-      rows_.push_back(make.vector(name + row, Kind::norm, Init::ones, Split::none, {{weight, size}}));
-    };
-    norm("input_norm", hf + "input_layernorm.weight", c.hidden);
-    rows_.push_back(make.matrix(name + "attention.qkv", Kind::matrix, Split::rows, c.hidden,
-                                {{attention + "q_proj.weight", c.q_size()},
-                                 {attention + "k_proj.weight", c.kv_size()},
-                                 {attention + "v_proj.weight", c.kv_size()}}));
-    if (c.qkv_bias) {
-      rows_.push_back(make.vector(name + "attention.qkv_bias", Kind::bias, Init::zeros, Split::rows,
-                                  {{attention + "q_proj.bias", c.q_size()},
-                                   {attention + "k_proj.bias", c.kv_size()},
-                                   {attention + "v_proj.bias", c.kv_size()}}));
-    }
-    if (c.qk_norm) {
-      norm("attention.q_norm", attention + "q_norm.weight", c.head_dim);
-      norm("attention.k_norm", attention + "k_norm.weight", c.head_dim);
-    }
-    rows_.push_back(make.matrix(name + "attention.output", Kind::matrix, Split::cols, c.q_size(),
-                                {{attention + "o_proj.weight", c.hidden}}));
-    norm("post_norm", hf + "post_attention_layernorm.weight", c.hidden);
-    rows_.push_back(make.matrix(name + "mlp.gate_up", Kind::matrix, Split::rows, c.hidden,
-                                {{mlp + "gate_proj.weight", c.mlp}, {mlp + "up_proj.weight", c.mlp}}));
-    rows_.push_back(
-        make.matrix(name + "mlp.down", Kind::matrix, Split::cols, c.mlp, {{mlp + "down_proj.weight", c.hidden}}));
-    YOKE_ASSERT(rows_.size() - first == rows_per_layer_);
-    for (size_t i = first; i < rows_.size(); ++i) rows_[i].layer = l;
+  const std::vector<ModelPiece> pieces = part.pieces_of(c.layers);
+  const bool embeds = pieces.front().embeds, ends = pieces.back().ends;
+  if (embeds || (ends && c.tied_embeddings)) {
+    embedding_ = rows_.size();
+    rows_.push_back(make.matrix("embedding", Kind::embedding, Split::rows, c.hidden,
+                                {{"model.embed_tokens.weight", c.vocabulary}}));
+    rows_.back().copy = !embeds;
   }
+  for (const ModelPiece& piece : pieces) {
+    for (int64_t l = piece.first_layer; l < piece.first_layer + piece.layers; ++l) add_layer(c, part.tensor, l);
+  }
+  if (!ends) return;
   final_norm_ = rows_.size();
   rows_.push_back(make.vector("final_norm", Kind::norm, Init::ones, Split::none, {{"model.norm.weight", c.hidden}}));
-  head_ = embedding();
-  if (!c.tied_embeddings) {
-    head_ = rows_.size();
-    rows_.push_back(make.matrix("head", Kind::head, Split::rows, c.hidden, {{"lm_head.weight", c.vocabulary}}));
+  rows_.back().id = 1 + static_cast<size_t>(c.layers * BlockRows(c).count);
+  head_ = embedding_;
+  if (c.tied_embeddings) return;
+  head_ = rows_.size();
+  rows_.push_back(make.matrix("head", Kind::head, Split::rows, c.hidden, {{"lm_head.weight", c.vocabulary}}));
+  rows_.back().id = rows_[final_norm_].id + 1;
+}
+
+void ParameterTable::add_layer(const ModelConfig& c, const TensorShard& shard, int64_t layer) {
+  const RowMaker make(shard);
+  const std::string hf = fmt::format("model.layers.{}.", layer), name = fmt::format("layers.{}.", layer);
+  const std::string attention = hf + "self_attn.", mlp = hf + "mlp.";
+  const size_t first = rows_.size();
+  const auto norm = [&](const std::string& row, const std::string& weight, int64_t size) {
+    rows_.push_back(make.vector(name + row, Kind::norm, Init::ones, Split::none, {{weight, size}}));
+  };
+  norm("input_norm", hf + "input_layernorm.weight", c.hidden);
+  rows_.push_back(make.matrix(name + "attention.qkv", Kind::matrix, Split::rows, c.hidden,
+                              {{attention + "q_proj.weight", c.q_size()},
+                               {attention + "k_proj.weight", c.kv_size()},
+                               {attention + "v_proj.weight", c.kv_size()}}));
+  if (c.qkv_bias) {
+    rows_.push_back(make.vector(name + "attention.qkv_bias", Kind::bias, Init::zeros, Split::rows,
+                                {{attention + "q_proj.bias", c.q_size()},
+                                 {attention + "k_proj.bias", c.kv_size()},
+                                 {attention + "v_proj.bias", c.kv_size()}}));
   }
-  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].id = i;
+  if (c.qk_norm) {
+    norm("attention.q_norm", attention + "q_norm.weight", c.head_dim);
+    norm("attention.k_norm", attention + "k_norm.weight", c.head_dim);
+  }
+  rows_.push_back(make.matrix(name + "attention.output", Kind::matrix, Split::cols, c.q_size(),
+                              {{attention + "o_proj.weight", c.hidden}}));
+  norm("post_norm", hf + "post_attention_layernorm.weight", c.hidden);
+  rows_.push_back(make.matrix(name + "mlp.gate_up", Kind::matrix, Split::rows, c.hidden,
+                              {{mlp + "gate_proj.weight", c.mlp}, {mlp + "up_proj.weight", c.mlp}}));
+  rows_.push_back(
+      make.matrix(name + "mlp.down", Kind::matrix, Split::cols, c.mlp, {{mlp + "down_proj.weight", c.hidden}}));
+  const auto count = static_cast<size_t>(BlockRows(c).count);
+  YOKE_ASSERT(rows_.size() - first == count);
+  for (size_t i = first; i < rows_.size(); ++i) {
+    rows_[i].layer = layer;
+    rows_[i].id = 1 + static_cast<size_t>(layer) * count + i - first;
+  }
+  layers_[static_cast<size_t>(layer)] = first;
 }
 
 int64_t ParameterTable::elements() const {

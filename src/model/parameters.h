@@ -9,9 +9,23 @@
 
 namespace yoke {
 
+/// Consecutive layers that a rank computes in one go: a virtual pipeline stage.
+struct ModelPiece {
+  int64_t first_layer = 0;
+  int64_t layers = 0;
+  bool embeds = true;  ///< begins with the embedding
+  bool ends = true;    ///< ends with final norm and head
+};
+
 /// The part of a model that a rank holds; by default all of it.
 struct ModelPart {
   TensorShard tensor;
+  std::vector<ModelPiece> pieces;  ///< in order; empty: one of all layers
+
+  /// What `pieces` means for a model of so many layers.
+  std::vector<ModelPiece> pieces_of(int64_t layers) const {
+    return pieces.empty() ? std::vector<ModelPiece>{{.layers = layers}} : pieces;
+  }
 };
 
 /// A range of rows of a fused tensor that model files know under a name of its own: as much of it as this rank has.
@@ -49,6 +63,8 @@ struct ParameterRow {
   /// Each tensor-parallel rank's gradient is of its own tokens or heads only: they have to be added over the tensor
   /// axis, once a step. Other gradients are complete as they are.
   bool partial_over_tensor = false;
+  /// The last pipeline stage's copy of the first one's tied embedding. Sums over all parameters leave it out.
+  bool copy = false;
 
   /// Decoupled weight decay applies to matrices, embedding and head, not to norms and biases.
   bool decays() const { return kind != Kind::bias && kind != Kind::norm; }
@@ -58,8 +74,8 @@ struct ParameterRow {
   int64_t shape_cols() const { return shape.rank() == 1 ? 1 : shape.cols(); }
 };
 
-/// Rows of block l are [first_of_layer(l), first_of_layer(l + 1)); the embedding is row 0; the final norm and, unless
-/// tied, the head come last.
+/// Rows of block l are count of BlockRows from first_of_layer(l) on; the embedding is row 0; the final norm and, unless
+/// tied, the head come last. What this rank does not hold is missing.
 class ParameterTable {
  public:
   /// `config`: of the whole model; sizes have been checked.
@@ -70,16 +86,18 @@ class ParameterTable {
   size_t size() const { return rows_.size(); }
   int64_t elements() const;  ///< of this rank; of the whole model: config.parameters()
 
-  size_t embedding() const { return 0; }
-  size_t first_of_layer(int64_t layer) const { return 1 + static_cast<size_t>(layer) * rows_per_layer_; }
+  static constexpr size_t kAbsent = static_cast<size_t>(-1);
+  size_t embedding() const { return embedding_; }
+  size_t first_of_layer(int64_t layer) const { return layers_.at(static_cast<size_t>(layer)); }
   size_t final_norm() const { return final_norm_; }
   size_t head() const { return head_; }  ///< the embedding's row when tied
 
  private:
+  void add_layer(const ModelConfig& config, const TensorShard& shard, int64_t layer);
+
   std::vector<ParameterRow> rows_;
-  size_t rows_per_layer_ = 0;
-  size_t final_norm_ = 0;
-  size_t head_ = 0;
+  std::vector<size_t> layers_;  ///< first rows
+  size_t embedding_ = kAbsent, final_norm_ = kAbsent, head_ = kAbsent;
 };
 
 /// Rows of one block relative to first_of_layer; bias and QK-norm rows are -1 where the model has none.

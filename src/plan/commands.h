@@ -16,8 +16,9 @@ struct PlanOptions {
   std::optional<std::string> gpu;         ///< a name of the catalogue; absent: this machine
   int64_t gpus = 1;                       ///< of a node
   int64_t nodes = 1;
-  bool json = false;               ///< one JSON object instead of a table
-  std::optional<std::string> svg;  ///< file for the picture of memory over one step
+  bool json = false;                        ///< one JSON object instead of a table
+  std::optional<std::string> svg;           ///< file for the picture of memory over one step
+  std::optional<std::string> schedule_svg;  ///< file for the picture of a pipeline's step
 };
 
 /// `yoke plan`: the plan goes to standard output. UserError (does_not_fit) behind a plan that does not fit.

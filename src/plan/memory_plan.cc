@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/hf_config.h"
+#include "train/pipeline_cost.h"
 #include "train/run_setup.h"
 
 namespace yoke {
@@ -112,6 +113,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {
   } else {
     plan_on_this_machine(p, recipe);
   }
+  if (p.engine.mesh.pipeline > 1) p.pipeline = pipeline_timeline_of(p.planned_on, p.config, p.engine, p.rates);
   return p;
 }
 

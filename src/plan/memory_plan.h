@@ -7,6 +7,7 @@
 
 #include "plan/catalogue.h"
 #include "train/fit.h"
+#include "train/pipeline_timeline.h"
 #include "train/recipe.h"
 
 namespace yoke {
@@ -29,11 +30,12 @@ struct MemoryPlan {
   Device planned_on = Device::cpu(1);  ///< what the dry runs stand for
   DeviceRates rates;
   EnginePlan plan;
-  std::vector<PlanLine> outside;       ///< beside the arena, on the same device
-  size_t capacity = 0;                 ///< bytes that may be used for all of it
-  bool limited = false;                ///< capacity is the recipe's memory.limit
-  std::string capacity_source;         ///< where that figure comes from
-  std::vector<std::string> estimates;  ///< which figures are no exact sizes, and why
+  std::vector<PlanLine> outside;             ///< beside the arena, on the same device
+  size_t capacity = 0;                       ///< bytes that may be used for all of it
+  bool limited = false;                      ///< capacity is the recipe's memory.limit
+  std::string capacity_source;               ///< where that figure comes from
+  std::optional<PipelineTimeline> pipeline;  ///< a step of all stages, in seconds; without rates, in FLOPs
+  std::vector<std::string> estimates;        ///< which figures are no exact sizes, and why
 
   /// The arena's peak, item by item, then what is outside.
   std::vector<PlanLine> lines() const;

@@ -7,7 +7,9 @@
 #include "plan/commands.h"
 #include "plan/memory_picture.h"
 #include "plan/report.h"
+#include "plan/schedule_picture.h"
 #include "train/command_text.h"
+#include "train/recipe_words.h"
 
 namespace yoke {
 
@@ -41,6 +43,13 @@ void require_one(const char* option, int64_t count) {
     fail_usage("{} {}: plans for several ranks are not built yet in this version of yoke; use 1.", option, count);
 }
 
+void draw_schedule(const MemoryPlan& p, const std::string& file) {
+  if (!p.pipeline) fail_usage("--schedule-svg draws pipelines; parallel.pipeline is 1. Leave the option out.");
+  const std::string_view schedule = word_of<PipelineSchedule>(p.engine.schedule, kPipelineScheduleWords);
+  write_file(file, schedule_picture(*p.pipeline, fmt::format("One step of {}, schedule {}", p.model, schedule),
+                                    p.rates.flops_per_second > 0 ? "s" : "FLOPs"));
+}
+
 }  // namespace
 
 void plan(const PlanOptions& options) {
@@ -51,6 +60,7 @@ void plan(const PlanOptions& options) {
       is_model(options.target) ? recipe_of_model(options) : load_recipe(options.target, options.overrides);
   const MemoryPlan plan = plan_memory(loaded.recipe, gpu);
   if (options.svg) write_file(*options.svg, memory_picture(plan));
+  if (options.schedule_svg) draw_schedule(plan, *options.schedule_svg);
   if (options.json) {
     fmt::print("{}\n", plan_json(plan).dump(2));
   } else {

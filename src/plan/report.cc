@@ -1,11 +1,14 @@
 #include "plan/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <locale>
 
+#include "train/pipeline_stages.h"
 #include "train/plan_file.h"
+#include "train/recipe_words.h"
 #include "train/settings.h"
 
 namespace yoke {
@@ -30,6 +33,16 @@ std::string head(const MemoryPlan& p) {
                      p.model, grouped(p.config.parameters()), name_of(e.compute), e.micro_batches,
                      e.micro_batches == 1 ? "" : "es", e.micro_batch, e.sequence_length, settings_text(p.config, e),
                      p.device);
+}
+
+/// "pipeline: 1f1b over 4 stages of 8, 8, 8, 6 layers, idle for 15.8 % of a step", and the schedule.
+std::string pipeline_lines(const MemoryPlan& p) {
+  const PipelineTimeline& t = *p.pipeline;
+  const PipelineCosts costs = pipeline_costs(p.config, p.engine.sequence_length);
+  const std::vector<int64_t> layers = balance_layers(p.config.layers, t.shape.stages(), costs);
+  return fmt::format("pipeline: {} over {} stages of {} layers, idle for {:.1f} % of a step\n{}",
+                     word_of<PipelineSchedule>(p.engine.schedule, kPipelineScheduleWords), t.shape.stages(),
+                     fmt::join(layers, ", "), 100 * t.idle_share(), pipeline_text(t));
 }
 
 std::string table(const MemoryPlan& p) {
@@ -93,6 +106,7 @@ std::string plan_report(const MemoryPlan& p) {
                         seconds_text(p.plan.step_seconds), p.rates.flops_per_second * 1e-9,
                         p.rates.bytes_per_second * 1e-9);
   }
+  if (p.pipeline) text += pipeline_lines(p);
   for (const std::string& estimate : p.estimates) text += fmt::format("estimated: {}\n", estimate);
   return text;
 }
@@ -103,15 +117,21 @@ nlohmann::json plan_json(const MemoryPlan& p) {
     predicted["items"].push_back(
         {{"name", line.name}, {"kind", line.kind}, {"count", line.count}, {"bytes", line.bytes}});
   }
-  return {{"model", p.model},
-          {"device", p.device},
-          {"ranks", 1},
-          {"parameters", p.config.parameters()},
-          {"precision", name_of(p.engine.compute)},
-          {"predicted", predicted},
-          {"capacity", {{"bytes", p.capacity}, {"source", p.capacity_source}}},
-          {"fits", p.fits()},
-          {"estimates", p.estimates}};
+  nlohmann::json json = {{"model", p.model},
+                         {"device", p.device},
+                         {"ranks", 1},
+                         {"parameters", p.config.parameters()},
+                         {"precision", name_of(p.engine.compute)},
+                         {"predicted", predicted},
+                         {"capacity", {{"bytes", p.capacity}, {"source", p.capacity_source}}},
+                         {"fits", p.fits()},
+                         {"estimates", p.estimates}};
+  if (p.pipeline) {
+    json["pipeline"] = {{"schedule", word_of<PipelineSchedule>(p.engine.schedule, kPipelineScheduleWords)},
+                        {"stages", p.pipeline->shape.stages()},
+                        {"idle_share", p.pipeline->idle_share()}};
+  }
+  return json;
 }
 
 std::string misfit_text(const MemoryPlan& p, const std::string& command) {

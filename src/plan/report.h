@@ -15,7 +15,8 @@ std::string bytes_text(size_t bytes);
 std::string plan_report(const MemoryPlan& plan);
 
 /// {"model", "device", "ranks": 1, "parameters", "precision", "predicted": {the keys of plan.json's, for the
-/// whole device}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}
+/// whole device}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}, and for a pipeline
+/// "pipeline": {"schedule", "stages", "idle_share"}
 nlohmann::json plan_json(const MemoryPlan& plan);
 
 /// The message of a plan that does not fit: settings that do, behind `command`, which is what was typed; or, where none

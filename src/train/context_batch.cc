@@ -28,6 +28,10 @@ Batch context_part(const Batch& batch, int rank, int ranks) {
   return part;
 }
 
+DeviceBatch upload_batch(Context& ctx, const Batch& b, const DeviceBatch& memory) {
+  return memory.upload(ctx, b.rows, b.length, b.tokens, b.targets, b.positions, b.key_begin);
+}
+
 void check_context_split(int64_t sequence_length, int ranks) {
   const int64_t pieces = 2 * static_cast<int64_t>(ranks);
   if (ranks == 1 || sequence_length % pieces == 0) return;

@@ -7,6 +7,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/sum_squares/sum_squares.h"
 #include "train/context_batch.h"
+#include "train/pipeline_stages.h"
 
 namespace yoke {
 
@@ -18,14 +19,14 @@ int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tok
 
 namespace {
 
-/// What the ranks of the data axis have together.
-int64_t total_over_data(const Parallel& parallel, int64_t mine) {
-  if (parallel.mesh().sizes().data == 1) return mine;
-  // Ranks of the other axes have the same; on the dry device nobody else adds anything.
-  const MeshSizes& sizes = parallel.mesh().sizes();
-  double total[] = {static_cast<double>(mine)};
+/// What the ranks of the data axis have together; on the dry device, which knows no others, its own.
+int64_t total_over_data(const Context& ctx, const Parallel& parallel, int64_t mine) {
+  if (parallel.mesh().sizes().data == 1 || ctx.device.is_dry()) return mine;
+  const MeshPlace& place = parallel.mesh().place();
+  const bool counts = place.context == 0 && place.pipeline == 0 && place.tensor == 0;
+  double total[] = {counts ? static_cast<double>(mine) : 0.0};
   parallel.host().all_reduce(total, Reduction::sum);
-  return static_cast<int64_t>(std::ceil(total[0] * sizes.data / sizes.ranks()));
+  return static_cast<int64_t>(total[0]);
 }
 
 EngineOptions completed(const ModelConfig& config, EngineOptions options) {
@@ -44,11 +45,21 @@ DeviceBatch make_batch(Arena& arena, const EngineOptions& options) {
   return {arena, part.rows, part.length};
 }
 
+/// What a rank has of the model.
+ModelPart model_part(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh) {
+  const MeshSizes& sizes = mesh.sizes();
+  ModelPart part{.tensor = {mesh.place().tensor, sizes.tensor}};
+  if (sizes.pipeline == 1) return part;
+  part.pieces =
+      pipeline_pieces(config, options.sequence_length, sizes.pipeline, options.virtual_stages, mesh.place().pipeline);
+  return part;
+}
+
 }  // namespace
 
 size_t state_bytes(const ModelConfig& config, const EngineOptions& options) {
-  const ParameterTable table(config);
   const Parallel parallel = Parallel::dry(options.mesh, 0);
+  const ParameterTable table(config, model_part(config, options, parallel.mesh()));
   Arena arena;
   const ParameterState state(arena, table, options, *make_optimizer(options.optimizer), parallel);
   return arena.used();
@@ -65,7 +76,7 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
     : own_parallel_(std::move(own)),
       parallel_(parallel == nullptr ? *own_parallel_ : *parallel),
       transformer_(config, options.compute, options.recompute, options.recompute_layers,
-                   {.tensor = shard_of(&parallel_[Group::tensor])}, &parallel_),
+                   model_part(config, options, parallel_.mesh()), &parallel_),
       options_(completed(config, options)),
       optimizer_(make_optimizer(options.optimizer)),
       state_(ctx.arena, transformer_.parameters(), options, *optimizer_, parallel_),
@@ -76,6 +87,10 @@ Engine::Engine(Context& ctx, const ModelConfig& config, const EngineOptions& opt
                                       {static_cast<int64_t>(transformer_.parameters().size())},
                                       MemoryKind::gradients)) {
   YOKE_ASSERT(parallel_.mesh().sizes() == options.mesh);
+  YOKE_ASSERT(options.mesh.pipeline == 1 || !options.consume_gradients);
+  if (options.mesh.pipeline > 1) {
+    pipeline_.emplace(options.schedule, options.pipeline(), parallel_.mesh().place().pipeline);
+  }
   transformer_.prepare_positions(ctx, options.sequence_length);
 }
 
@@ -94,18 +109,10 @@ void Engine::refresh_weights(Context& ctx) {
   state_.weights_changed(ctx);
 }
 
-DeviceBatch Engine::upload_batch(Context& ctx, const Batch& batch) const {
-  const auto send = [&](const Batch& b) {
-    return batch_.upload(ctx, b.rows, b.length, b.tokens, b.targets, b.positions, b.key_begin);
-  };
-  const Communicator& context = parallel_[Group::context];
-  return context.alone() ? send(batch) : send(context_part(batch, context.rank(), context.size()));
-}
-
 void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale) {
   ctx.arena.enter("forward");
   ArenaScope scope(ctx.arena);
-  const DeviceBatch device = upload_batch(ctx, batch);
+  const DeviceBatch device = upload_batch(ctx, batch, batch_);
   const int64_t tokens = device.size();
   MicroBatchMemory memory = transformer_.allocate(ctx.arena, tokens, false);
   WeightStore& weights = state_.weights();
@@ -117,12 +124,55 @@ void Engine::forward_backward(Context& ctx, const Batch& batch, int64_t index, f
   transformer_.backward(ctx, device, weights, gradients, memory, memory.final_norm);
 }
 
+void Engine::forward_backward_all(Context& ctx, std::span<const Batch> micro_batches, float scale) {
+  const Communicator& context = parallel_[Group::context];
+  std::vector<Batch> parts;
+  if (!context.alone()) {
+    for (const Batch& whole : micro_batches) parts.push_back(context_part(whole, context.rank(), context.size()));
+    micro_batches = parts;
+  }
+  if (pipeline_) {
+    ArenaScope scope(ctx.arena);
+    PipelineStep(ctx, pipeline_members(), *pipeline_, state_.gradient_store(), token_loss_, scale).run(micro_batches);
+    return;
+  }
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    forward_backward(ctx, micro_batches[m], static_cast<int64_t>(m), scale);
+  }
+}
+
+PipelineMembers Engine::pipeline_members() const {
+  return {transformer_, state_.weights(),     parallel_[Group::pipeline],
+          batch_,       options_.mesh.tensor, options_.loss_chunk};
+}
+
+void Engine::sum_tied_gradients(Context& ctx) {
+  const ParameterTable& table = transformer_.parameters();
+  Communicator& ends = parallel_[Group::ends];
+  if (ends.alone() || !transformer_.config().tied_embeddings || table.embedding() == ParameterTable::kAbsent) return;
+  const TensorView& gradient = state_.gradients()[table.embedding()];
+  if (!gradient.absent()) ends.run(ctx, {.input = gradient, .what = "gradients of tied embeddings"});
+}
+
+void Engine::sum_partial_gradients(Context& ctx) {
+  Communicator& tensor = parallel_[Group::tensor];
+  if (tensor.alone()) return;
+  Pending last;
+  for (size_t i = 0; i < transformer_.parameters().size(); ++i) {
+    const ParameterRow& row = transformer_.parameters()[i];
+    const TensorView& gradient = state_.gradients()[i];
+    if (!row.partial_over_tensor || gradient.absent()) continue;
+    last = tensor.start(ctx, {.input = gradient, .what = "gradients over the tensor axis", .layer = row.layer});
+  }
+  tensor.wait(ctx, last);
+}
+
 StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, const UpdateOptions& update) {
   const auto count = static_cast<int64_t>(micro_batches.size());
   YOKE_ASSERT(count > 0 && count <= options_.micro_batches);
   StepResult result;
   for (const Batch& batch : micro_batches) result.supervised += batch.supervised;
-  result.supervised = total_over_data(parallel_, result.supervised);
+  result.supervised = total_over_data(ctx, parallel_, result.supervised);
   YOKE_ASSERT(result.supervised > 0, "a step without a supervised token");
 
   ctx.arena.enter_stage("step");
@@ -132,16 +182,16 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   const bool consumed = options_.consume_gradients;
   if (consumed) gradients.consume_with([&](size_t row) { consume(ctx, row, update); });
   const double scale = update.loss_scale / static_cast<double>(result.supervised);
-  for (int64_t m = 0; m < count; ++m) {
-    forward_backward(ctx, micro_batches[static_cast<size_t>(m)], m, static_cast<float>(scale));
-  }
+  forward_backward_all(ctx, micro_batches, static_cast<float>(scale));
   ctx.arena.enter("update");
   gradients.consume_with({});
   gradients.finish_step();
+  sum_tied_gradients(ctx);
+  sum_partial_gradients(ctx);
 
   double square_sum = 0;
   for (const double square : gradient_squares(ctx)) {
-    square_sum += square;
+    if (counts_in_norm(transformer_.parameters()[result.row_norms.size()])) square_sum += square;
     result.row_norms.push_back(std::sqrt(square) / update.loss_scale);
   }
   sum_losses(ctx, micro_batches, square_sum, &result);
@@ -157,11 +207,16 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   return result;
 }
 
+bool Engine::counts_in_norm(const ParameterRow& row) const {
+  return !row.copy && (row.split != ParameterRow::Split::none || parallel_.mesh().place().tensor == 0);
+}
+
 std::vector<double> Engine::gradient_squares(Context& ctx) {
   const ParameterBuffers& gradients = state_.gradients();
   for (size_t i = 0; i < gradients.size() && !options_.consume_gradients; ++i) {
     if (gradients[i].absent()) {
-      fill(ctx, {.y = row_square(i), .value = 0});
+      const TensorView square = row_square(i);
+      fill(ctx, {.y = {square.data, DType::u8, {static_cast<int64_t>(square.bytes())}}, .value = 0});
     } else {
       sum_squares(ctx, {.x = gradients[i], .y = row_square(i)});
     }
@@ -176,7 +231,8 @@ std::vector<double> Engine::gradient_squares(Context& ctx) {
 /// Fills in loss_sum, first_bad_micro_batch and, not unscaled, gradient_norm.
 void Engine::sum_losses(Context& ctx, std::span<const Batch> micro_batches, double square_sum, StepResult* result) {
   const auto count = static_cast<int64_t>(micro_batches.size());
-  const std::vector<float> losses = downloaded<float>(ctx, token_loss_);
+  std::vector<float> losses = downloaded<float>(ctx, token_loss_);
+  if (!transformer_.pieces().back().ends) losses.clear();   // the last stage has them
   int64_t bad = 0;                                          // micro-batches from the first bad one on
   for (int64_t m = 0; m < count && !losses.empty(); ++m) {  // none on the dry device
     const auto& batch = micro_batches[static_cast<size_t>(m)];
@@ -190,8 +246,7 @@ void Engine::sum_losses(Context& ctx, std::span<const Batch> micro_batches, doub
   if (parallel_.mesh().sizes().ranks() > 1) {
     const MeshPlace& place = parallel_.mesh().place();
     // What several ranks know counts once.
-    double sums[] = {place.tensor == 0 ? result->loss_sum : 0.0,
-                     place.tensor == 0 && place.replica(options_.mesh) == 0 ? square_sum : 0.0};
+    double sums[] = {place.tensor == 0 ? result->loss_sum : 0.0, place.replica(options_.mesh) == 0 ? square_sum : 0.0};
     parallel_.host().all_reduce(sums, Reduction::sum);
     result->loss_sum = sums[0];
     square_sum = sums[1];
@@ -232,18 +287,27 @@ void Engine::update_row(Context& ctx, size_t row, const UpdateOptions& update, d
                                       static_cast<uint64_t>(state_.owned(row).begin)}});
 }
 
+double Engine::sum_over_context(Context& ctx, double mine) {
+  Communicator& context = parallel_[Group::context];
+  if (context.alone()) return mine;
+  ArenaScope scope(ctx.arena);
+  const TensorView total = ctx.arena.allocate("evaluation loss", DType::f64, {1}, MemoryKind::loss);
+  upload(ctx, &mine, sizeof mine, total);
+  context.run(ctx, {.input = total, .what = "evaluation loss"});
+  double sum = 0;
+  download(ctx, total, std::span(&sum, 1));
+  return sum;
+}
+
 double Engine::evaluate(Context& ctx, const Batch& batch) {
   ctx.arena.enter_stage("evaluation");
   state_.weights().begin(ctx);
-  double sum = sum_of_losses(ctx, transformer_, state_.weights(), upload_batch(ctx, batch), options_.loss_chunk);
-  Communicator& context = parallel_[Group::context];
-  if (context.alone()) return sum;
-  ArenaScope scope(ctx.arena);
-  const TensorView total = ctx.arena.allocate("evaluation loss", DType::f64, {1}, MemoryKind::loss);
-  upload(ctx, &sum, sizeof sum, total);
-  context.run(ctx, {.input = total, .what = "evaluation loss"});
-  download(ctx, total, std::span(&sum, 1));
-  return sum;
+  const Communicator& context = parallel_[Group::context];
+  const Batch part = context_part(batch, context.rank(), context.size());
+  const double sum = pipeline_ ? pipeline_evaluate(ctx, pipeline_members(), pipeline_->shape(), part)
+                               : sum_of_losses(ctx, transformer_, state_.weights(), upload_batch(ctx, part, batch_),
+                                               options_.loss_chunk);
+  return sum_over_context(ctx, sum);
 }
 
 std::vector<std::string> Engine::dead_parameters(const StepResult& result, std::span<const Batch> batches) const {

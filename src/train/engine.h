@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "data/batch.h"
 #include "model/transformer.h"
 #include "train/parameter_state.h"
+#include "train/pipeline_step.h"
 
 namespace yoke {
 
@@ -27,6 +29,10 @@ struct EngineOptions {
   bool consume_gradients = false;  ///< one micro-batch a step, not f16: see Engine::step
   MeshSizes mesh;
   int zero = 1;  ///< stage: 1 shards what the optimizer keeps, 2 gradients, 3 weights
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int virtual_stages = 1;  ///< of a pipeline rank; above 1 for PipelineSchedule::interleaved alone
+
+  PipelineShape pipeline() const { return {mesh.pipeline, virtual_stages, static_cast<int>(micro_batches)}; }
 
   /// Of a micro-batch, on each of the ranks that share its sequences.
   int64_t tokens() const { return micro_batch * sequence_length / mesh.context; }
@@ -92,13 +98,21 @@ class Engine {
   std::vector<std::string> dead_parameters(const StepResult& result, std::span<const Batch> batches) const;
 
  private:
-  DeviceBatch upload_batch(Context& ctx, const Batch& batch) const;
+  PipelineMembers pipeline_members() const;
+  void forward_backward_all(Context& ctx, std::span<const Batch> micro_batches, float scale);
   void forward_backward(Context& ctx, const Batch& batch, int64_t index, float scale);
   Engine(Context& ctx, const ModelConfig& config, const EngineOptions& options, std::unique_ptr<const Parallel> own,
          const Parallel* parallel);
+  /// Adds the gradients that first and last stage have of a tied embedding.
+  void sum_tied_gradients(Context& ctx);
+  /// Adds the gradients that each tensor-parallel rank has of its own tokens or heads alone.
+  void sum_partial_gradients(Context& ctx);
+  /// Of rows that several ranks hold, one counts.
+  bool counts_in_norm(const ParameterRow& row) const;
   /// Sums what ranks have of the squares of each row's gradient, and reads them.
   std::vector<double> gradient_squares(Context& ctx);
   void sum_losses(Context& ctx, std::span<const Batch> micro_batches, double square_sum, StepResult* result);
+  double sum_over_context(Context& ctx, double mine);
   TensorView row_square(size_t row) const;
   void consume(Context& ctx, size_t row, const UpdateOptions& update);
   void update_row(Context& ctx, size_t row, const UpdateOptions& update, double gradient_scale);
@@ -110,8 +124,9 @@ class Engine {
   std::unique_ptr<const Optimizer> optimizer_;
   ParameterState state_;
   DeviceBatch batch_;
-  TensorView token_loss_;   // [micro_batches, T] f32
-  TensorView row_squares_;  // [rows] f64
+  std::optional<PipelineLists> pipeline_;  // absent: one stage
+  TensorView token_loss_;                  // [micro_batches, T] f32
+  TensorView row_squares_;                 // [rows] f64
 };
 
 /// Tokens per loss chunk: a multiple of 64 that keeps the logits of a chunk within 32 MiB, at least 64, or all `tokens`

@@ -8,6 +8,7 @@
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/matmul/matmul.h"
+#include "train/pipeline_cost.h"
 
 namespace yoke {
 
@@ -81,6 +82,10 @@ EnginePlan plan_engine(const Device& device, const ModelConfig& config, const En
   const auto further = static_cast<double>(options.micro_batches - count);
   plan.step_flops = last.flops + further * (last.flops - one.flops);
   plan.step_seconds = last.seconds + further * (last.seconds - one.seconds);
+  if (options.mesh.pipeline > 1 && rates.flops_per_second > 0) {  // other stages are waited for
+    const PipelineTimeline timeline = pipeline_timeline_of(device, config, options, rates);
+    plan.step_seconds += timeline.seconds - timeline.busy(parallel.mesh().place().pipeline);
+  }
   plan.peak_bytes = arena.peak();
   plan.alive_at_peak = arena.alive_at_peak();
   plan.moment_of_peak = arena.moment_of_peak();

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "train/context_batch.h"
 #include "train/recipe_words.h"
 
 namespace yoke {
@@ -59,6 +60,7 @@ void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
 }  // namespace
 
 void check_mesh(const EngineOptions& options, const ModelConfig& model) {
+  check_context_split(options.sequence_length, options.mesh.context);
   check_tensor_axis(options, model);
   if (options.consume_gradients && options.mesh.ranks() > 1) {
     fail_usage(

@@ -140,7 +140,9 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
                         .evaluates = !(recipe.data.validation == Validation{}),
                         .consume_gradients = recipe.memory.consume_gradients,
                         .mesh = mesh,
-                        .zero = static_cast<int>(recipe.parallel.zero)};
+                        .zero = static_cast<int>(recipe.parallel.zero),
+                        .schedule = recipe.parallel.schedule,
+                        .virtual_stages = static_cast<int>(recipe.parallel.virtual_stages)};
   if (recipe.memory.loss_chunks) {
     options.loss_chunk = (options.tokens() + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
   }

@@ -29,7 +29,9 @@ TEST(ContextByMpi, GradientsAreThoseOfOneRank) {
       }
       const bool exact = compute == DType::f32;
       EXPECT_NEAR(sums[0], whole.loss, (exact ? 1e-6 : 1e-3) * whole.loss);
-      if (exact) EXPECT_LE(test::largest_distance(shared, whole), 1e-5);
+      if (exact) {
+        EXPECT_LE(test::largest_distance(shared, whole), 1e-5);
+      }
       const double passes = recompute == Recompute::none ? 2 : 3;
       EXPECT_EQ(shared.backward_bytes, passes * shared.forward_bytes);
       EXPECT_GT(shared.forward_bytes, 0);
