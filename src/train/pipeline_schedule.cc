@@ -171,7 +171,7 @@ PipelineRoom pipeline_room(const PipelineWalk& walk, int rank) {
         break;
       case Work::forward:
         more(now.micro_batches[piece], most.micro_batches[piece]);
-        if (first) more(now.inputs, most.inputs);
+        if (!first) --now.inputs;
         break;
       case Work::receive_gradient:
         more(now.gradients, most.gradients);

@@ -23,8 +23,9 @@ TEST(MeshCheck, TensorRanksDivideHeadsMlpAndTokens) {
   EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.tensor = 3}}), "legal are 1, 2.");
   EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.tensor = 2}}, {{"intermediate_size", 47}}),
                   "intermediate_size (47)");
-  EXPECT_CONTAINS(fault({.sequence_length = 12, .mesh = {.context = 4, .tensor = 2}}),
-                  "data.sequence_length over parallel.context (3)");
+  EXPECT_CONTAINS(fault({.sequence_length = 24, .mesh = {.context = 4, .tensor = 4}}, {{"num_key_value_heads", 4}}),
+                  "data.sequence_length over parallel.context (6)");
+  EXPECT_CONTAINS(fault({.sequence_length = 12, .mesh = {.context = 4}}), "parallel.context is 4");
 }
 
 TEST(MeshCheck, WholeMatricesAreNotDivided) {

@@ -189,6 +189,22 @@ TEST(Pipeline, GoesWithDataParallelAndZero) {
   }
 }
 
+TEST(Pipeline, GoesWithTensorParallel) {
+  const ModelConfig config = model(true, "Qwen2");
+  const Outcome want = outcome_of(config, options_of({}, 3));
+  for (Layout layout : pipelines(2)) {
+    layout.mesh.tensor = 2;
+    const EngineOptions options = options_of(layout, 3);
+    SCOPED_TRACE(text_of(options));
+    const Outcome got = outcome_of(config, options);
+    for (size_t s = 0; s < kSteps; ++s) {
+      EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum);
+      EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm);
+    }
+    EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
+  }
+}
+
 // An epoch's last step may have fewer micro-batches, and those fewer rows.
 TEST(Pipeline, TakesShorterSteps) {
   const ModelConfig config = model(false, "Qwen2");
