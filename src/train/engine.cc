@@ -191,7 +191,7 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
 
   double square_sum = 0;
   for (const double square : gradient_squares(ctx)) {
-    if (counts_in_norm(transformer_.parameters()[result.row_norms.size()])) square_sum += square;
+    if (!transformer_.parameters()[result.row_norms.size()].copy) square_sum += square;
     result.row_norms.push_back(std::sqrt(square) / update.loss_scale);
   }
   sum_losses(ctx, micro_batches, square_sum, &result);
@@ -207,14 +207,13 @@ StepResult Engine::step(Context& ctx, std::span<const Batch> micro_batches, cons
   return result;
 }
 
-bool Engine::counts_in_norm(const ParameterRow& row) const {
-  return !row.copy && (row.split != ParameterRow::Split::none || parallel_.mesh().place().tensor == 0);
-}
-
 std::vector<double> Engine::gradient_squares(Context& ctx) {
   const ParameterBuffers& gradients = state_.gradients();
+  Communicator& tensor = parallel_[Group::tensor];
   for (size_t i = 0; i < gradients.size() && !options_.consume_gradients; ++i) {
-    if (gradients[i].absent()) {
+    // What every tensor-parallel rank has, the first one counts.
+    const bool elsewhere = tensor.rank() > 0 && transformer_.parameters()[i].split == ParameterRow::Split::none;
+    if (gradients[i].absent() || elsewhere) {
       const TensorView square = row_square(i);
       fill(ctx, {.y = {square.data, DType::u8, {static_cast<int64_t>(square.bytes())}}, .value = 0});
     } else {
@@ -222,6 +221,7 @@ std::vector<double> Engine::gradient_squares(Context& ctx) {
     }
   }
   if (state_.shards() > 1) parallel_[Group::shard].run(ctx, {.input = row_squares_, .what = "squares of gradients"});
+  if (!tensor.alone()) tensor.run(ctx, {.input = row_squares_, .what = "squares of gradients"});
   // The step's one wait for the device.
   std::vector<double> squares(gradients.size());
   download(ctx, row_squares_, std::span(squares));
@@ -246,7 +246,8 @@ void Engine::sum_losses(Context& ctx, std::span<const Batch> micro_batches, doub
   if (parallel_.mesh().sizes().ranks() > 1) {
     const MeshPlace& place = parallel_.mesh().place();
     // What several ranks know counts once.
-    double sums[] = {place.tensor == 0 ? result->loss_sum : 0.0, place.replica(options_.mesh) == 0 ? square_sum : 0.0};
+    double sums[] = {place.tensor == 0 ? result->loss_sum : 0.0,
+                     place.tensor == 0 && place.replica(options_.mesh) == 0 ? square_sum : 0.0};
     parallel_.host().all_reduce(sums, Reduction::sum);
     result->loss_sum = sums[0];
     square_sum = sums[1];

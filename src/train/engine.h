@@ -47,7 +47,7 @@ struct StepResult {
   double gradient_norm = 0;            ///< before clipping, unscaled
   bool finite = true;                  ///< false: the update was skipped (of consumed gradients: where not finite)
   int64_t first_bad_micro_batch = -1;  ///< the first whose loss is not finite
-  std::vector<double> row_norms;       ///< gradient norm of each parameter row of this rank
+  std::vector<double> row_norms;       ///< of each of this rank's parameter rows: norm of the whole tensor's gradient
   double loss() const { return loss_sum / static_cast<double>(supervised); }
 };
 
@@ -107,9 +107,7 @@ class Engine {
   void sum_tied_gradients(Context& ctx);
   /// Adds the gradients that each tensor-parallel rank has of its own tokens or heads alone.
   void sum_partial_gradients(Context& ctx);
-  /// Of rows that several ranks hold, one counts.
-  bool counts_in_norm(const ParameterRow& row) const;
-  /// Sums what ranks have of the squares of each row's gradient, and reads them.
+  /// Squares of each row's whole gradient, wherever its elements are, read by the host.
   std::vector<double> gradient_squares(Context& ctx);
   void sum_losses(Context& ctx, std::span<const Batch> micro_batches, double square_sum, StepResult* result);
   double sum_over_context(Context& ctx, double mine);
