@@ -1,5 +1,6 @@
 #include "train/pipeline_cost.h"
 
+#include "train/context_batch.h"
 #include "train/pipeline_stages.h"
 
 namespace yoke {
@@ -26,7 +27,9 @@ void add_stage(const Device& dry, const ModelConfig& config, const EngineOptions
   WeightStore weights(ParameterBuffers(arena, "weight", table, options.compute, MemoryKind::weights));
   GradientStore gradients(ParameterBuffers(arena, "gradient", table, DType::f32, MemoryKind::gradients));
   gradients.begin_step(ctx, 1);
-  const DeviceBatch batch(arena, options.micro_batch, options.sequence_length);
+  const Batch mine =
+      context_part({.rows = options.micro_batch, .length = options.sequence_length}, 0, options.mesh.context);
+  const DeviceBatch batch(arena, mine.rows, mine.length);
   MicroBatchMemory memory = transformer.allocate(arena, batch.size(), false);
   const TensorView losses = arena.allocate("losses", DType::f32, {batch.size()}, MemoryKind::loss);
   const TensorView message = arena.allocate("message", options.compute,
