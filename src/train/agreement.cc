@@ -244,6 +244,7 @@ std::string agree_on_samples(HostGroup& host, const RankNames& names, const Mesh
     }
   }
   for (size_t data = 0; data < of_data.size(); ++data) {
+    if (of_data[data].empty()) continue;
     const auto [at, fresh] = seen.emplace(of_data[data], static_cast<int>(data));
     if (fresh) continue;
     const int other = first[static_cast<size_t>(at->second)];
@@ -254,7 +255,9 @@ std::string agree_on_samples(HostGroup& host, const RankNames& names, const Mesh
                                   names.text({other, first[data]}), of_data[data]));
   }
   std::string text = "first samples:";
-  for (size_t data = 0; data < of_data.size(); ++data) text += fmt::format(" data {} {}", data, of_data[data]);
+  for (size_t data = 0; data < of_data.size(); ++data) {
+    text += fmt::format(" data {} {}", data, of_data[data].empty() ? "none" : of_data[data]);
+  }
   return text;
 }
 

@@ -61,8 +61,8 @@ std::string agree_on_start(HostGroup& host, const RankNames& names, const std::s
 void agree_on(HostGroup& host, const RankNames& names, const std::string& what, const std::string& value, ExitCode code,
               const std::string& advice);
 
-/// Each rank's hash of the samples it reads first, by data-parallel rank; a rank of the same data rank reads the same.
-/// What to log. SharedError (bad_file) where data ranks read the same samples, or ranks of one data rank don't.
+/// Each rank's hash of the samples it reads first, "" where it has none left; a rank of the same data rank reads the
+/// same. What to log. SharedError (bad_file) where data ranks read the same samples, or ranks of one data rank don't.
 std::string agree_on_samples(HostGroup& host, const RankNames& names, const MeshSizes& sizes, const std::string& hash);
 
 /// Rank 0 writes a file into `folder`, which it makes; all others must see it. SharedError (bad_file) naming those that

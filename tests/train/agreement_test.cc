@@ -131,6 +131,7 @@ TEST(Agreement, DataAndFirstSamples) {
   };
   EXPECT_EQ(samples({.data = 4}, {"h0", "h1", "h2", "h3"}), "");
   EXPECT_EQ(samples({.data = 2, .tensor = 2}, {"h0", "h0", "h1", "h1"}), "");
+  EXPECT_EQ(samples({.data = 4}, {"h0", "", "h2", ""}), "");  // the end of the data
   EXPECT_EQ(samples({.data = 4}, {"h0", "h1", "h2", "h1"}),
             "ranks 1 (a), 3 (b) are different data ranks but read the same samples at first (hash h1); a data set that "
             "repeats itself does that: remove what is there twice, or use fewer data ranks.");
