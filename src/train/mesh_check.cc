@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "train/context_batch.h"
+#include "train/pipeline_stages.h"
 #include "train/recipe_words.h"
 
 namespace yoke {
@@ -45,15 +46,28 @@ void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
               {"intermediate_size", model.mlp},
               {context ? "data.sequence_length over parallel.context" : "data.sequence_length",
                options.sequence_length / mesh.context}});
+  if (options.consume_gradients) {
+    fail_usage("memory.consume_gradients is true; it needs parallel.tensor 1, found {}.", mesh.tensor);
+  }
+}
+
+/// Muon and Adafactor compute with whole matrices.
+void check_optimizer(const EngineOptions& options) {
   const OptimizerKind kind = options.optimizer.kind;
-  if (kind == OptimizerKind::muon || kind == OptimizerKind::adafactor) {
+  if (kind != OptimizerKind::muon && kind != OptimizerKind::adafactor) return;
+  const std::string_view name = word_of<OptimizerKind>(kind, kOptimizerWords);
+  const MeshSizes& mesh = options.mesh;
+  if (mesh.tensor > 1) {
     fail_usage(
         "train.optimizer is {}, which needs whole matrices, and parallel.tensor {} divides them: use adamw or "
         "sgd, or parallel.tensor 1.",
-        word_of<OptimizerKind>(kind, kOptimizerWords), mesh.tensor);
+        name, mesh.tensor);
   }
-  if (options.consume_gradients) {
-    fail_usage("memory.consume_gradients is true; it needs parallel.tensor 1, found {}.", mesh.tensor);
+  if (options.zero > 0 && mesh.shards() > 1) {
+    fail_usage(
+        "train.optimizer is {}, which needs whole matrices, and parallel.zero {} divides them over {} ranks: use adamw "
+        "or sgd, or parallel.zero 0.",
+        name, options.zero, mesh.shards());
   }
 }
 
@@ -62,6 +76,10 @@ void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
 void check_mesh(const EngineOptions& options, const ModelConfig& model) {
   check_context_split(options.sequence_length, options.mesh.context);
   check_tensor_axis(options, model);
+  check_optimizer(options);
+  if (options.mesh.pipeline > 1) {
+    balance_layers(model.layers, options.pipeline().stages(), pipeline_costs(model, options.sequence_length));
+  }
   if (options.consume_gradients && options.mesh.ranks() > 1) {
     fail_usage(
         "memory.consume_gradients is true, which updates tensors before ranks have added up their gradients; it "

@@ -22,6 +22,24 @@ std::string inner_text(const ParallelRecipe& parallel) {
   return axes.empty() ? "the other axes" : fmt::format("{}", fmt::join(axes, " x "));
 }
 
+void check_shard(const LoadedRecipe& loaded, const MeshSizes& sizes) {
+  if (sizes.shard == 0) return;
+  if (loaded.recipe.parallel.zero == 0) {
+    fail_usage(
+        "{}: parallel.shard is {}, but parallel.zero is 0, which shards nothing; set it to 1, 2 or 3, or leave "
+        "parallel.shard out.",
+        place(loaded, "parallel.shard"), sizes.shard);
+  }
+  const int replicas = sizes.replicas();
+  if (replicas % sizes.shard == 0) return;
+  std::string legal;
+  for (int n = 1; n <= replicas; ++n) {
+    if (replicas % n == 0) legal += fmt::format("{}{}", legal.empty() ? "" : ", ", n);
+  }
+  fail_usage("{}: parallel.shard is {}; it has to divide the {} ranks of data {} x context {}: legal are {}.",
+             place(loaded, "parallel.shard"), sizes.shard, replicas, sizes.data, sizes.context, legal);
+}
+
 }  // namespace
 
 MeshSizes mesh_sizes(const ParallelRecipe& parallel) {
@@ -56,6 +74,7 @@ MeshSizes mesh_sizes(const LoadedRecipe& loaded, std::optional<int> ranks) {
   }
   MeshSizes sizes = mesh_sizes(parallel);
   if (ranks) sizes.data = static_cast<int>(*ranks / inner);
+  check_shard(loaded, sizes);
   return sizes;
 }
 

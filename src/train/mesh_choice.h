@@ -13,7 +13,8 @@ namespace yoke {
 MeshSizes mesh_sizes(const ParallelRecipe& parallel);
 
 /// The mesh of `parallel:`; data: auto takes what the other axes leave of `ranks`. Absent `ranks`: no launcher started
-/// this process, and data: auto is 1. UserError (usage) where the sizes don't give `ranks`, with those that would.
+/// this process, and data: auto is 1. UserError (usage) where the sizes don't give `ranks`, with those that would, and
+/// where `shard` doesn't divide data x context.
 MeshSizes mesh_sizes(const LoadedRecipe& loaded, std::optional<int> ranks);
 
 }  // namespace yoke

@@ -32,9 +32,20 @@ TEST(MeshCheck, WholeMatricesAreNotDivided) {
   for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adafactor}) {
     EXPECT_CONTAINS(fault({.sequence_length = 16, .optimizer = {.kind = kind}, .mesh = {.tensor = 2}}),
                     "needs whole matrices, and parallel.tensor 2 divides them");
+    EXPECT_CONTAINS(fault({.optimizer = {.kind = kind}, .mesh = {.data = 4, .shard = 2}, .zero = 1}),
+                    "parallel.zero 1 divides them over 2 ranks: use adamw or sgd, or parallel.zero 0.");
+    check_mesh({.optimizer = {.kind = kind}, .mesh = {.data = 2, .pipeline = 2}, .zero = 0}, tiny_model("Llama"));
+    check_mesh({.optimizer = {.kind = kind}, .mesh = {.pipeline = 2}, .zero = 1}, tiny_model("Llama"));
   }
   EXPECT_CONTAINS(fault({.sequence_length = 16, .consume_gradients = true, .mesh = {.tensor = 2}}),
                   "memory.consume_gradients is true; it needs parallel.tensor 1, found 2.");
+}
+
+TEST(MeshCheck, EveryStageHasALayer) {
+  check_mesh({.mesh = {.pipeline = 2}}, tiny_model("Llama"));
+  EXPECT_CONTAINS(fault({.mesh = {.pipeline = 3}}), "3 stages, but the model has 2 layers");
+  EXPECT_CONTAINS(fault({.mesh = {.pipeline = 2}, .schedule = PipelineSchedule::interleaved, .virtual_stages = 2}),
+                  "parallel.pipeline x parallel.virtual_stages are 4 stages, but the model has 2 layers");
 }
 
 // Case 16: key/value heads, when the recipe is read against the model.

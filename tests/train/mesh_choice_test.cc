@@ -57,5 +57,15 @@ TEST(MeshChoice, WrongCountsAreNamedWithLegalOnes) {
   EXPECT_NE(refusal("data: 1048576, tensor: 1048576, pipeline: 1048576, context: 1048576", {}), "");
 }
 
+TEST(MeshChoice, ShardsDivideTheRanksThatCouldHoldThem) {
+  EXPECT_EQ(mesh_sizes(recipe("data: 4, context: 3, shard: 6"), {}).shards(), 6);
+  EXPECT_EQ(refusal("data: 4, shard: 3", {}),
+            "r.yaml:4:28: parallel.shard is 3; it has to divide the 4 ranks of data 4 x context 1: legal are 1, 2, 4.");
+  EXPECT_NE(refusal("shard: 3", 4), "");
+  EXPECT_EQ(refusal("data: 4, shard: 2, zero: 0", {}),
+            "r.yaml:4:28: parallel.shard is 2, but parallel.zero is 0, which shards nothing; set it to 1, 2 or 3, or "
+            "leave parallel.shard out.");
+}
+
 }  // namespace
 }  // namespace yoke
