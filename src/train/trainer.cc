@@ -82,8 +82,11 @@ bool Trainer::accept(const StepResult& result, const StepData& data) {
 }
 
 void Trainer::check_first_step(const StepResult& result, const StepData& data) {
-  const std::vector<std::string> dead = engine_.dead_parameters(result, data.batches);
-  if (dead.empty()) return;  // on all ranks that hold the same parameters, or on none of them
+  together(team_.host(), team_.names(), [&] { refuse_dead(engine_.dead_parameters(result, data.batches)); });
+}
+
+void Trainer::refuse_dead(const std::vector<std::string>& dead) const {
+  if (dead.empty()) return;
   std::string names;
   for (size_t i = 0; i < dead.size() && i < 8; ++i) names += (i ? ", " : "") + dead[i];
   throw UserError(ExitCode::non_finite,

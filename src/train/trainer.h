@@ -44,6 +44,7 @@ class Trainer {
   /// False: the update was skipped. Throws when training can't go on, with the state saved.
   bool accept(const StepResult& result, const StepData& data);
   void check_first_step(const StepResult& result, const StepData& data);
+  void refuse_dead(const std::vector<std::string>& dead) const;
   void after_first_step(double seconds);
   /// Writes plan.json with what was taken so far.
   Measured record_memory() const;

@@ -14,28 +14,6 @@ class StartedRanks : public RunTest {
     more.insert(more.begin(), {"train", at("recipe.yaml"), "--threads", "1", "--evaluate.every", "0"});
     return more;
   }
-  static std::vector<std::string> fields(const fs::path& file) {
-    std::vector<std::string> all;
-    std::ifstream in(file, std::ios::binary);
-    for (std::string field; std::getline(in, field, '\0');) all.push_back(field);
-    return all;
-  }
-  /// The process of a rank of this test's run.
-  pid_t process_of(int rank) const {
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      if (!std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) continue;
-      const auto line = fields(entry.path() / "cmdline"), environment = fields(entry.path() / "environ");
-      const auto has = [](const auto& list, const std::string& text) {
-        return std::find(list.begin(), list.end(), text) != list.end();
-      };
-      if (!line.empty() && line[0] == YOKE_BINARY && has(line, at("recipe.yaml")) &&
-          has(environment, fmt::format("OMPI_COMM_WORLD_RANK={}", rank))) {
-        return std::stoi(entry.path().filename().string());
-      }
-    }
-    ADD_FAILURE() << "no rank " << rank;
-    return -1;
-  }
   static int count(const std::string& text, const std::string& part) {
     int n = 0;
     for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
@@ -80,7 +58,7 @@ TEST_F(StartedRanks, AKilledRankIsNamed) {
     YokeProcess run(words({"--parallel.data", "2", "--train.steps", "2000", "--resume", "auto"}));
     ASSERT_TRUE(run.read_until("first samples")) << run.text();
     ASSERT_TRUE(run.read_until("tokens/s", 4)) << run.text();
-    ::kill(process_of(rank), SIGKILL);
+    ::kill(process_of_rank(at("recipe.yaml"), rank), SIGKILL);
     EXPECT_EQ(run.wait(), 7) << run.text();
     EXPECT_CONTAINS(run.text(), fmt::format("yoke: rank {} (", rank));
     EXPECT_CONTAINS(run.text(), "signal 9 (Killed) ended it");

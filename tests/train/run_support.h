@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "tests/train/support.h"
@@ -128,6 +129,29 @@ inline void expect_same_run(const fs::path& got, const fs::path& want, const std
     ASSERT_EQ(a.size(), b.size());
     for (const auto& [name, content] : b) EXPECT_TRUE(a.at(name) == content) << folder << "/" << name;
   }
+}
+
+/// Of the ranks that mpirun started for a recipe, the process of one.
+inline pid_t process_of_rank(const std::string& recipe, int rank) {
+  const auto fields = [](const fs::path& file) {
+    std::vector<std::string> all;
+    std::ifstream in(file, std::ios::binary);
+    for (std::string field; std::getline(in, field, '\0');) all.push_back(field);
+    return all;
+  };
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    if (!std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) continue;
+    const auto line = fields(entry.path() / "cmdline"), environment = fields(entry.path() / "environ");
+    const auto has = [](const auto& list, const std::string& text) {
+      return std::find(list.begin(), list.end(), text) != list.end();
+    };
+    if (!line.empty() && line[0] == YOKE_BINARY && has(line, recipe) &&
+        has(environment, fmt::format("OMPI_COMM_WORLD_RANK={}", rank))) {
+      return std::stoi(entry.path().filename().string());
+    }
+  }
+  ADD_FAILURE() << "no rank " << rank;
+  return std::numeric_limits<pid_t>::max();  // nobody
 }
 
 /// The program in a process of its own. Its standard error comes through a pipe of one page: a program that writes a
