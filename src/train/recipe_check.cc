@@ -206,7 +206,6 @@ void check_supported(const Recipe& recipe) {
   if (!recipe.memory.offload.empty()) {
     not_built("memory.offload", word_of<Offload>(recipe.memory.offload[0], kOffloadWords), "none");
   }
-  if (recipe.parallel.pipeline > 1) not_built("parallel.pipeline", std::to_string(recipe.parallel.pipeline), "1");
   if (recipe.device == DeviceChoice::cuda) not_built("device", "cuda", "cpu");
   if (recipe.log.tensorboard) not_built("log.tensorboard", "true", "false");
 }
