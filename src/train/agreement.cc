@@ -298,6 +298,13 @@ void agree_on_folder(HostGroup& host, const RankNames& names, int rank, const fs
                                 where, names.text(blind), names.host(0)));
 }
 
+std::vector<size_t> bytes_by_rank(HostGroup* host, size_t mine) {
+  if (host == nullptr) return {mine};
+  std::vector<size_t> all;
+  for (const std::string& text : host->all_gather(std::to_string(mine))) all.push_back(std::stoull(text));
+  return all;
+}
+
 int share_cores(HostGroup& host, const RankNames& names, int rank, int cores) {
   const cpu_set_t mine = own_cores();
   const std::vector<std::string> sets = host.all_gather(hex_of(mine));

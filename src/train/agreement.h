@@ -73,6 +73,9 @@ void agree_on_folder(HostGroup& host, const RankNames& names, int rank, const st
 /// "avx512 on rank 0 (a); avx2 on rank 1 (b)", or "" where all ranks have the same.
 std::string differing(HostGroup& host, const RankNames& names, const std::string& value);
 
+/// Everybody's number, by rank; null: this rank is alone.
+std::vector<size_t> bytes_by_rank(HostGroup* host, size_t mine);
+
 /// Processor threads for this rank: the cores it may use, shared evenly by the ranks of its host that may use them too;
 /// at least 1. Binds the process to its share where the host has a core for each rank. `cores`: usable_cores().
 int share_cores(HostGroup& host, const RankNames& names, int rank, int cores);

@@ -57,8 +57,8 @@ ModelPart model_part(const ModelConfig& config, const EngineOptions& options, co
 
 }  // namespace
 
-size_t state_bytes(const ModelConfig& config, const EngineOptions& options) {
-  const Parallel parallel = Parallel::dry(options.mesh, 0);
+size_t state_bytes(const ModelConfig& config, const EngineOptions& options, int rank) {
+  const Parallel parallel = Parallel::dry(options.mesh, rank);
   const ParameterTable table(config, model_part(config, options, parallel.mesh()));
   Arena arena;
   const ParameterState state(arena, table, options, *make_optimizer(options.optimizer), parallel);

@@ -131,7 +131,7 @@ class Engine {
 /// where those are fewer.
 int64_t default_loss_chunk(const ModelConfig& config, DType compute, int64_t tokens);
 
-/// Bytes that live as long as the run: weights, gradients and the optimizer's state.
-size_t state_bytes(const ModelConfig& config, const EngineOptions& options);
+/// Bytes of a rank of the mesh that live as long as the run: weights, gradients and the optimizer's state.
+size_t state_bytes(const ModelConfig& config, const EngineOptions& options, int rank = 0);
 
 }  // namespace yoke

@@ -13,6 +13,8 @@ namespace {
 int64_t smallest_loss_chunk(const EngineOptions& options) { return std::max<int64_t>(64, options.tokens() / 4096); }
 
 constexpr double kSameTime = 1.01;
+/// For each rank of a pipeline: its bubble is 6 % of a step.
+constexpr int64_t kManyMicroBatches = 16;
 
 double time_of(const EnginePlan& plan) { return plan.step_seconds > 0 ? plan.step_seconds : plan.step_flops; }
 
@@ -57,13 +59,16 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
 
 }  // namespace
 
-/// Weights and what every layer saves are too much already: a dry run would only take time to say so.
+/// Weights and what every layer saves are too much already: a dry run would only take time to say so. Of the ranks of a
+/// pipeline the one with most has at least the mean, and saves one micro-batch at least.
 bool FitSearch::is_hopeless(const EngineOptions& options, Recompute setting) const {
   const ActivationTable table(config_, options.compute, setting);
+  const auto ranks = static_cast<double>(options.mesh.pipeline) * options.mesh.tensor;
   const auto tokens = static_cast<double>(options.tokens());
-  const double saved = static_cast<double>(config_.layers) * table.saved_bytes_per_token();
-  const double weights = static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters());
-  return weights + tokens * saved > budget_;
+  const double saved = static_cast<double>(config_.layers) * table.saved_bytes_per_token() / ranks;
+  const double weights =
+      static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters()) / ranks;
+  return weights / (options.zero < 3 ? 1 : options.mesh.shards()) + tokens * saved > budget_;
 }
 
 std::optional<Fit> FitSearch::with_recompute(EngineOptions options, Recompute setting) const {
@@ -96,7 +101,10 @@ std::optional<Fit> FitSearch::search(const EngineOptions& options, const FitFree
       EnginePlan whole = plan(candidate);
       if (fits(whole)) {
         found.push_back({candidate, std::move(whole)});
-        break;  // a smaller micro-batch saves nothing that is needed
+        // A smaller micro-batch saves nothing that is needed, but makes a pipeline's bubble smaller.
+        if (candidate.mesh.pipeline == 1 || candidate.micro_batches >= kManyMicroBatches * candidate.mesh.pipeline)
+          break;
+        continue;
       }
     }
     if (!freedom.recompute) continue;
@@ -134,6 +142,18 @@ Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom)
     if (tried.peak_bytes < best.plan.peak_bytes) best = {least, std::move(tried)};
   }
   return best;
+}
+
+std::vector<EngineOptions> higher_stages(const EngineOptions& options) {
+  std::vector<EngineOptions> all;
+  const OptimizerKind kind = options.optimizer.kind;
+  const bool whole_matrices = kind == OptimizerKind::muon || kind == OptimizerKind::adafactor;
+  if (options.mesh.shards() == 1 || whole_matrices) return all;
+  for (int zero = options.zero + 1; zero <= 3; ++zero) {
+    all.push_back(options);
+    all.back().zero = zero;
+  }
+  return all;
 }
 
 std::vector<EngineOptions> cheaper_formats(const EngineOptions& options) {
@@ -180,6 +200,7 @@ std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, c
   add(to.fp32_master != from.fp32_master, "memory.master", "none");
   add(to.consume_gradients != from.consume_gradients, "memory.consume_gradients", "true");
   add(chunks(to) != chunks(from), "memory.loss_chunks", chunks(to));
+  add(to.zero != from.zero, "parallel.zero", to.zero);
   return flags;
 }
 
@@ -200,9 +221,13 @@ std::string fitting_settings(const FitSearch& search, const ModelConfig& config,
   for (const FitFreedom& freedom : {FitFreedom{.recompute = true}, FitFreedom{.micro_batch = true}, kAll}) {
     offer(asked.options, freedom);
   }
+  std::vector<EngineOptions> stages = higher_stages(asked.options);
+  for (const EngineOptions& options : stages) {
+    if (offer(options, {}) || offer(options, kAll)) break;
+  }
   if (!text.empty()) return text;
   // What changes the arithmetic is offered only where nothing else fits.
-  for (const EngineOptions& options : cheaper_formats(asked.options)) {
+  for (const EngineOptions& options : cheaper_formats(stages.empty() ? asked.options : stages.back())) {
     const FitFreedom freedom{.recompute = true, .loss_chunk = true, .micro_batch = !options.consume_gradients};
     if (offer(options, freedom)) break;
   }

@@ -9,12 +9,12 @@ namespace {
 
 /// Forward, backward's input half and its weight half of one stage; where backward is one pass, all of it is the
 /// input half's.
-void add_stage(const Device& dry, const ModelConfig& config, const EngineOptions& options, int stage,
-               PipelineTimes* times) {
+void add_stage(const Device& dry, const ModelConfig& config, const EngineOptions& options, const LinkRates& links,
+               int stage, PipelineTimes* times) {
   const PipelineShape shape = options.pipeline();
   const int rank = shape.rank_of(stage);
   const Mesh mesh(options.mesh);
-  const Parallel parallel = Parallel::dry(options.mesh, mesh.rank_of({.pipeline = rank}));
+  const Parallel parallel = dry_parallel(options.mesh, mesh.rank_of({.pipeline = rank}), links);
   ModelPart part{.tensor = {0, options.mesh.tensor}};
   const auto pieces = pipeline_pieces(config, options.sequence_length, shape.ranks, shape.pieces, rank);
   part.pieces = {pieces[static_cast<size_t>(shape.piece_of(stage))]};
@@ -58,20 +58,31 @@ void add_stage(const Device& dry, const ModelConfig& config, const EngineOptions
   times->backward_weight.push_back(clock());
 }
 
+/// Of a micro-batch between two stages.
+double message_time(const ModelConfig& config, const EngineOptions& options, const LinkRates& links) {
+  const double elements = static_cast<double>(options.tokens() / options.mesh.tensor * config.hidden);
+  const std::vector<int> members = Mesh(options.mesh).members(Group::pipeline);
+  // All stages on one node, or the slowest of their links.
+  return message_seconds(elements * static_cast<double>(size_of(options.compute)), links.of(members));
+}
+
 }  // namespace
 
 PipelineTimes pipeline_times(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                             const DeviceRates& rates) {
+                             const DeviceRates& rates, const LinkRates& links) {
   const Device dry = Device::dry(device, rates.flops_per_second > 0 ? rates : DeviceRates{.flops_per_second = 1});
   PipelineTimes times;
-  for (int stage = 0; stage < options.pipeline().stages(); ++stage) add_stage(dry, config, options, stage, &times);
+  for (int stage = 0; stage < options.pipeline().stages(); ++stage) {
+    add_stage(dry, config, options, rates.flops_per_second > 0 ? links : LinkRates{}, stage, &times);
+  }
+  if (rates.flops_per_second > 0) times.message = message_time(config, options, links);
   return times;
 }
 
 PipelineTimeline pipeline_timeline_of(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                                      const DeviceRates& rates) {
+                                      const DeviceRates& rates, const LinkRates& links) {
   return pipeline_timeline(pipeline_walk(options.schedule, options.pipeline()),
-                           pipeline_times(device, config, options, rates));
+                           pipeline_times(device, config, options, rates, links));
 }
 
 }  // namespace yoke

@@ -1,18 +1,19 @@
 // What a pipeline's stages take, by dry runs of each, and with that the times of a whole step.
 #pragma once
 
+#include "comm/links.h"
 #include "train/engine.h"
 #include "train/pipeline_timeline.h"
 
 namespace yoke {
 
-/// Seconds of every virtual stage at the given rates; without rates, FLOPs. Messages and gradients' reduction take
-/// none.
+/// Seconds of every virtual stage at the given rates; without rates, FLOPs. Messages take their links' time;
+/// gradients' reduction none.
 PipelineTimes pipeline_times(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                             const DeviceRates& rates);
+                             const DeviceRates& rates, const LinkRates& links = {});
 
 /// A step of the options' pipeline.
 PipelineTimeline pipeline_timeline_of(const Device& device, const ModelConfig& config, const EngineOptions& options,
-                                      const DeviceRates& rates);
+                                      const DeviceRates& rates, const LinkRates& links = {});
 
 }  // namespace yoke

@@ -91,11 +91,13 @@ void share_measurements(const RankSetup& ranks, MemoryBudget& budget, DeviceRate
 
 /// Settles what the recipe leaves open, or refuses the run.
 void plan_memory(RunSetup& run, const PinnedSettings& pinned) {
-  const FitSearch search(run.device, run.config.model, run.rates, run.budget.arena(), run.ranks.rank);
+  const FitSearch search(run.device, run.config.model, run.rates, run.budget.arena());
   Fit fit = fit_recipe(search, run.recipe(), run.engine, pinned);
   if (!search.fits(fit.plan)) refuse(run.loaded, search, run.config.model, fit, run.budget, run.resume);
   run.engine = fit.options;
-  run.plan = std::move(fit.plan);
+  run.plan = run.ranks.mesh.ranks() == 1
+                 ? std::move(fit.plan)
+                 : plan_engine(run.device, run.config.model, run.engine, run.rates, run.ranks.rank);
   run.peak_of_setup = resident_memory().peak;
 }
 
@@ -189,6 +191,7 @@ RunSetup set_up(const LoadedRecipe& loaded, const std::string& resume, const Ran
   });
   share_measurements(ranks, run.budget, run.rates);
   on_all([&] { plan_memory(run, pinned); });
+  run.rank_peaks = bytes_by_rank(ranks.host, run.plan.peak_bytes);
   run.loader.micro_batch = run.engine.micro_batch;
   run.loader.global_batch = recipe.train.global_batch;
   run.loader.rank = ranks.place().data;
@@ -202,7 +205,7 @@ void require_memory(const RunSetup& run) {
   MemoryBudget now = measure_budget(run.recipe(), run.engine, run.device.threads(), run.ranks.local_ranks);
   now.before = run.budget.before;
   if (now.outside() + run.plan.peak_bytes <= now.capacity) return;
-  const FitSearch search(run.device, run.config.model, run.rates, now.arena(), run.ranks.rank);
+  const FitSearch search(run.device, run.config.model, run.rates, now.arena());
   refuse(run.loaded, search, run.config.model, {run.engine, run.plan}, now, run.resume);
 }
 

@@ -53,6 +53,7 @@ struct RunSetup {
   EngineOptions engine;
   DeviceRates rates;
   EnginePlan plan;
+  std::vector<size_t> rank_peaks;  ///< plan.peak_bytes of every rank
   MemoryBudget budget;
   size_t peak_of_setup = 0;  ///< bytes the process held at most until now
 

@@ -97,8 +97,10 @@ void Trainer::refuse_dead(const std::vector<std::string>& dead) const {
 }
 
 Measured Trainer::record_memory() const {
-  const Measured measured{
-      .peak_bytes = ctx_.arena.peak(), .resident_bytes = resident_memory().peak, .step_seconds = first_step_seconds_};
+  const Measured measured{.peak_bytes = ctx_.arena.peak(),
+                          .resident_bytes = resident_memory().peak,
+                          .step_seconds = first_step_seconds_,
+                          .rank_peaks = bytes_by_rank(team_.alone() ? nullptr : &team_.host(), ctx_.arena.peak())};
   if (team_.first()) write_plan(output() / "plan.json", run_, &measured);
   return measured;
 }

@@ -113,8 +113,8 @@ TEST_F(CommandLine, Plan) {
             0);
   EXPECT_EQ(plan_->target, "m/");
   EXPECT_EQ(plan_->gpu, "RTX 4090");
-  EXPECT_EQ(plan_->gpus, 1);
-  EXPECT_EQ(plan_->nodes, 1);
+  EXPECT_EQ(plan_->gpus, std::nullopt);
+  EXPECT_EQ(plan_->nodes, std::nullopt);
   EXPECT_TRUE(plan_->json);
   EXPECT_EQ(plan_->svg, "a.svg");
   ASSERT_EQ(plan_->overrides.size(), 2u);
