@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/overrides.h"
 #include "launch/job.h"
+#include "launch/records.h"
 
 namespace yoke {
 
@@ -16,6 +17,7 @@ constexpr const char* kExamples = R"(Examples:
   yoke launch slurm recipe.yaml --nodes 2 --ranks-per-node 8 --time 24:00:00
   yoke launch slurm recipe.yaml --parallel.tensor 4 --partition long --to job.sh && sbatch job.sh
   yoke launch kubernetes recipe.yaml --nodes 4 --ranks-per-node 2 --image registry/yoke --claim runs
+  yoke launch records runs/recipe --last 5
 
 docs/launch.md explains what the files do.)";
 
@@ -93,13 +95,28 @@ void add_kubernetes(CLI::App& app) {
   });
 }
 
+void add_records(CLI::App& app) {
+  struct Typed {
+    std::string run;
+    int last = 1;
+  };
+  CLI::App* command = app.add_subcommand("records", "What each rank of a run did last, and who is behind");
+  const auto typed = std::make_shared<Typed>();
+  command->add_option("RUN", typed->run, "A run's output folder")->required()->type_name("FOLDER");
+  command->add_option("--last", typed->last, "So many collectives of each rank")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->callback([typed] { fmt::print("{}", records_text(typed->run, typed->last)); });
+}
+
 }  // namespace
 
 void add_launch_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("launch", "Write the files that start a run on a cluster");
+  CLI::App* command = app.add_subcommand("launch", "Files that start a run on a cluster, and what its ranks did last");
   command->require_subcommand(1);
   add_slurm(*command);
   add_kubernetes(*command);
+  add_records(*command);
   command->footer(kExamples);
 }
 

@@ -56,6 +56,8 @@ class Mpi {
 
   /// This rank's communicators. Every rank calls it, with the same sizes, whose product is ranks().
   virtual Parallel parallel(const MeshSizes& sizes) = 0;
+  /// Seconds so far that this rank's computation stood still for others.
+  virtual double waited() const = 0;
   /// Starts the record of collectives anew in this folder. UserError (bad_file).
   virtual void record(const std::filesystem::path& folder) = 0;
   /// Ends MPI. Every rank calls it when its work is done; nothing made here may be used afterwards. Who is destroyed

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,18 +46,5 @@ class Parallel {
   Communicators communicators_;
   std::unique_ptr<HostGroup> host_;
 };
-
-/// Seconds that each rank's computation stood still for collectives since its traffic was cleared, by rank. Every rank
-/// calls it.
-std::vector<double> waited_by_rank(const Parallel& parallel);
-
-/// The rank that others wait for: it waits least itself.
-struct SlowRank {
-  int rank = 0;
-  double lost = 0;  ///< seconds that a middling rank waited longer than this one
-  bool operator==(const SlowRank&) const = default;
-};
-/// Nothing where the loss is less than this share of the `seconds` in which the ranks waited.
-std::optional<SlowRank> slow_rank(const std::vector<double>& waited, double seconds, double share = 0.05);
 
 }  // namespace yoke

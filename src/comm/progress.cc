@@ -27,7 +27,8 @@ constexpr microseconds kShortRest{20}, kLongRest{60};
 constexpr std::chrono::milliseconds kIdleRest{100};
 // For the computation to end by itself, for the library to end, and for the library to end all ranks.
 constexpr seconds kPatience{8}, kFinalize{60}, kAbort{3};
-constexpr double kBeat = 1;  // seconds
+constexpr double kBeat = 1;        // seconds
+constexpr seconds kStoodStill{1};  // between two rounds of the thread, which otherwise rests for milliseconds
 
 double seconds_of(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(t.time_since_epoch()).count();
@@ -83,7 +84,9 @@ void Progress::run(const StartTransport& start) {
   }
   done_.notify_all();
   int64_t idle_polls = 0;
+  last_round_ = Clock::now();
   while (!ended_) {
+    notice_gap(Clock::now());
     bool happened = take_commands(), busy = false;
     const Clock::time_point begin = Clock::now();
     try {
@@ -225,9 +228,7 @@ void Progress::fail(const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     failure_ = message;
-    if (!options_.records.empty()) {
-      failure_ += fmt::format(". {} holds each rank's last collectives", options_.records.string());
-    }
+    if (!records_.empty()) failure_ += fmt::format(". {} holds each rank's last collectives", records_.string());
     failed_at_ = Clock::now();
     failed_ = true;
   }
@@ -313,6 +314,8 @@ std::array<int, kGroups> Progress::open(const MeshSizes& sizes) {
 void Progress::record(const std::filesystem::path& folder) {
   auto recorder = std::make_unique<FlightRecorder>(folder, transport_->rank(), transport_->ranks());
   if (!call([&] { recorder_.swap(recorder); }, kFinalize)) say_and_exit("MPI does not return any more");
+  const std::lock_guard lock(mutex_);
+  records_ = folder;
 }
 
 uint64_t Progress::start(int lane, const Collective& collective) {
@@ -343,7 +346,22 @@ void Progress::wait(int lane, uint64_t sequence) {
   wake_.notify_one();
   done_.wait(lock, [&] { return failed_ || l.done >= sequence; });
   waiting_ = -1;
+  waited_ += Clock::now() - waiting_since_;
   if (l.done < sequence) throw_failure();
+}
+
+void Progress::notice_gap(Clock::time_point now) {
+  const Clock::duration gap = now - last_round_;
+  last_round_ = now;
+  if (gap < kStoodStill) return;
+  const std::lock_guard lock(mutex_);
+  // Making communicators takes long, too, but nobody is in wait() then.
+  if (waiting_ >= 0) stood_still_ += std::min(gap, now - waiting_since_);
+}
+
+double Progress::waited() {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(waited_ - stood_still_).count();
 }
 
 void Progress::finish() {

@@ -55,6 +55,10 @@ class Progress {
   /// Starts the record of collectives in another folder.
   void record(const std::filesystem::path& folder);
 
+  /// Seconds so far that the computation stood still for others. What this process itself stood still meanwhile, as
+  /// when it was stopped, is left out where it took longer than a second.
+  double waited();
+
   /// Ends the transport; every rank calls it.
   void finish();
   [[noreturn]] void abort(int code);
@@ -99,6 +103,8 @@ class Progress {
   void fail(const std::string& message);
   /// Ends the process when the computation did not after a failure.
   void leave_when_late(Clock::time_point now);
+  /// Called once a round of the thread.
+  void notice_gap(Clock::time_point now);
 
   void push(Command command);
   /// Runs on the thread; returns when it has. False: not within `limit`.
@@ -114,7 +120,7 @@ class Progress {
 
   // Of the thread.
   std::optional<Watch> watch_;
-  Clock::time_point next_look_, next_beat_;
+  Clock::time_point next_look_, next_beat_, last_round_;
   bool ended_ = false;
 
   std::mutex mutex_;
@@ -127,6 +133,9 @@ class Progress {
   Clock::time_point failed_at_;
   std::atomic<int> waiting_{-1};  // lane for which the caller stands still
   Clock::time_point waiting_since_;
+  Clock::duration waited_{};       // until the last wait ended
+  Clock::duration stood_still_{};  // of it this process itself
+  std::filesystem::path records_;  // where the record is kept now
 
   std::thread thread_;
 };

@@ -116,6 +116,7 @@ class MpiOfThread : public Mpi {
     progress_->finish();
     finished_ = true;
   }
+  double waited() const override { return progress_->waited(); }
   void record(const std::filesystem::path& folder) override { progress_->record(folder); }
   [[noreturn]] void abort(int code) override { progress_->abort(code); }
 

@@ -64,6 +64,9 @@ srun --mpi={mpi} --cpu-bind=none{cores} --kill-on-bad-exit=1 \
   {command}
 code=$?
 
+if [ "$code" -eq 7 ] || [ "$code" -gt 128 ]; then
+  {yoke} launch records {output} >&2  # srun has said which task ended first
+fi
 if [ "$code" -eq 6 ] || [ "$code" -eq 7 ] || [ "$code" -gt 128 ]; then
   if [ "$restarts" -lt {restarts} ]; then
     echo "yoke ended with code $code; queued again"
@@ -79,7 +82,8 @@ exit "$code"
                      fmt::arg("grace", options.grace), fmt::arg("restarts", options.restarts),
                      fmt::arg("directives", directives(options, job)), fmt::arg("mpi", options.mpi),
                      fmt::arg("cores", options.cores ? fmt::format(" --cpus-per-task={}", *options.cores) : ""),
-                     fmt::arg("command", command));
+                     fmt::arg("command", command), fmt::arg("yoke", quoted(options.yoke)),
+                     fmt::arg("output", quoted(job.loaded.recipe.output)));
 }
 
 }  // namespace yoke

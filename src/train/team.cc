@@ -13,6 +13,11 @@ namespace {
 constexpr std::chrono::milliseconds kFirstWord{1000}, kBetweenWords{100};
 constexpr int kLastToWait = 20;
 
+void say(const std::string& message) {
+  fmt::print(stderr, "yoke: {}\n", message);
+  std::fflush(stderr);
+}
+
 }  // namespace
 
 Team::Team(const std::optional<Launched>& at, const MpiOptions& options)
@@ -44,9 +49,10 @@ int Team::run(const std::function<int()>& work) {
     return code;
   } catch (const SharedError& error) {
     share_log();
+    // Before anybody ends: launchers end all ranks when the first one has ended with a code.
+    if (first()) say(error.what());
     mpi_->finish();
     log_.reset();
-    if (first()) throw;
     return static_cast<int>(error.code());
   } catch (const UserError& error) {
     leave(error.code(), error.what());
@@ -64,8 +70,7 @@ void Team::leave(ExitCode code, const std::string& message) {
   if (!first()) std::this_thread::sleep_for(kFirstWord + kBetweenWords * std::min(rank() - 1, kLastToWait));
   const std::string tag = first() ? "" : log_->tag() + ": ";
   log_.reset();
-  fmt::print(stderr, "yoke: {}{}\n", tag, message);
-  std::fflush(stderr);
+  say(tag + message);
   mpi_->abort(static_cast<int>(code));
   std::abort();
 }

@@ -30,7 +30,7 @@ class Team {
   /// Warnings of other ranks reach the log. Every rank calls it at the same place.
   void share_log();
 
-  /// Runs `work` and ends MPI. The exit code of the process. A SharedError is rank 0's alone to say: others return its
+  /// Runs `work` and ends MPI. The exit code of the process. A SharedError is said by rank 0 alone; all return its
   /// code. Any other error of one rank is said by it, with its tag, and ends all ranks.
   int run(const std::function<int()>& work);
 

@@ -20,7 +20,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 }  // namespace
 
 Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team)
-    : run_(run), ctx_(ctx), engine_(engine), team_(team), loader_(*run.data.train, run.loader) {}
+    : run_(run), ctx_(ctx), engine_(engine), team_(team), loader_(*run.data.train, run.loader), pace_(team, run.ranks.mesh) {}
 
 void Trainer::restore(const TrainingState& state) {
   state_ = state;
@@ -121,7 +121,7 @@ void Trainer::report(const StepResult& result, const StepData& data, double seco
   seconds_per_token_ = seconds_per_token_ == 0 ? now : 0.9 * seconds_per_token_ + 0.1 * now;
   const double flops =
       run_.config.model.training_flops_per_token(run_.engine.sequence_length) / seconds_per_token_ / team_.ranks();
-  const StepReport report{
+  StepReport report{
       .step = state_.step,
       .total_steps = run_.steps,
       .epoch = static_cast<double>(data.after.epoch) +
@@ -136,7 +136,10 @@ void Trainer::report(const StepResult& result, const StepData& data, double seco
       .seconds = seconds_since(begin_),
       .skipped = state_.skipped};
   const bool logged = is_logged(state_.step, run_.steps, run_.recipe().log.every);
-  if (logged) team_.share_log();
+  if (logged) {
+    report.slow_ranks = pace_.share();
+    team_.share_log();
+  }
   if (!team_.first()) return;
   progress_->step(report);
   if (logged) metrics_->step(report);
@@ -231,11 +234,14 @@ ExitCode Trainer::train() {
 
   bool stopped = false;
   while (state_.step < run_.steps && !(stopped = stop_requested(interrupt))) {
+    pace_.begin();
     const auto data = loader_.next();
+    pace_.read();
     if (!data) break;  // skipped steps used up the data of an epoch-limited run
     const auto begin = Clock::now();
     const StepResult result = step(*data);
     const double seconds = seconds_since(begin);
+    if (first_step_done_) pace_.end();  // the first one is slow on all ranks, each in its own way
     state_.tokens += data->rows * run_.engine.sequence_length;
     if (!accept(result, *data)) continue;
     ++state_.step;
@@ -251,6 +257,7 @@ ExitCode Trainer::train() {
   }
   if (!stopped) return finish();
   progress_.reset();
+  pace_.say_total();
   if (saved_at_ != state_.step) save();
   log::info("interrupted after step {}; state saved, continue with --resume auto", state_.step);
   return ExitCode::interrupted;
@@ -260,6 +267,7 @@ ExitCode Trainer::finish() {
   if (state_.step == 0) stop_non_finite("Not one step was finite before the data ended.");
   if (state_.step < run_.steps) evaluate(true);
   progress_.reset();
+  pace_.say_total();
   const bool saved = saved_at_ == state_.step || try_save();
   export_model(run_, engine_, ctx_, output() / "model");
   if (first_step_done_) record_memory();  // evaluation, checkpoints and export are in it now

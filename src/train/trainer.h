@@ -11,6 +11,7 @@
 #include "train/engine.h"
 #include "train/interrupt.h"
 #include "train/loss_scaler.h"
+#include "train/pace.h"
 #include "train/plan_file.h"
 #include "train/run_setup.h"
 #include "train/team.h"
@@ -68,6 +69,7 @@ class Trainer {
   Team& team_;
   Loader loader_;
   LossScaler scaler_;
+  Pace pace_;
   TrainingState state_;
   int64_t saved_at_ = -1;  // step of the newest state on disk; -1: none
   int bad_steps_ = 0;

@@ -47,7 +47,8 @@ class Hosts:
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + known)
         (self.folder / "own").mkdir()
         self.agent = self.folder / "agent"
-        # With a file `unshared` there, the second host sees a folder of its own in place of the run's.
+        # With a file `unshared` there, the second host sees a folder of its own in place of the run's; with a file
+        # `narrow` its ranks may use one core only.
         self.agent.write_text(f"""#!/bin/bash
 host=$1; shift
 ip netns list | grep -q "^$host" || {{ echo "agent: no route to host $host" >&2; exit 255; }}
@@ -55,6 +56,7 @@ exec ip netns exec "$host" unshare --uts --mount bash -c '
   hostname "$0"
   mount --bind {self.folder}/hosts /etc/hosts
   if [ "$0" = {self.names[1]} ] && [ -e {self.folder}/unshared ]; then mount --bind {self.folder}/own {self.folder}/runs; fi
+  if [ "$0" = {self.names[1]} ] && [ -e {self.folder}/narrow ]; then exec taskset -c 0 bash -c "$*"; fi
   exec bash -c "$*"' "$host" "$*"
 """)
         self.agent.chmod(0o755)
@@ -134,11 +136,34 @@ class Test:
         said = [line for line in text.splitlines() if line.startswith("yoke: ")]
         check(len(said) == 1, f"not said once: {text}")
 
+    def different_processors(self):
+        """Named, and allowed where the run fits."""
+        a, b = self.hosts.names
+        recipe = self.recipe("narrow", steps=3)
+        recipe.write_text(recipe.read_text().replace("threads: 1\n", ""))
+        (self.folder / "narrow").write_text("")
+        code, text = self.train(recipe, hosts=f"{a}:1,{b}:1")
+        (self.folder / "narrow").unlink()
+        check(code == 0, text)
+        cores = len(os.sched_getaffinity(0))
+        if cores == 1:
+            return print("one core: hosts don't differ")
+        told = [line for line in text.splitlines() if "ranks compute on different devices" in line]
+        check(len(told) == 1 and f"{cores} threads) on rank 0 ({a})" in told[0] and f"1 thread) on rank 1 ({b})" in told[0],
+              text)
+
     def bad_input(self):
         a, b = self.hosts.names
         recipe = self.recipe("bad")
         self.refuse(2, ["6 ranks", "but 4 were started"], recipe, "--parallel.data", 6)
         self.refuse(2, ["no-such-host"], recipe, hosts=f"{a}:2,no-such-host:2")
+        # Its commands are started there, but can't call back: as behind a firewall.
+        self.hosts.set_cable("down")
+        try:
+            self.refuse(2, ["can't reach", a, b], recipe)
+        finally:
+            self.hosts.set_cable("up")
+        wait_until(lambda: not support.ranks_of(self.yoke, self.folder), SECONDS, "no ranks")
         (self.folder / "unshared").write_text("")
         self.refuse(4, ["is not shared", f"ranks 2, 3 ({b})", f"rank 0 ({a})"], recipe)
         (self.folder / "unshared").unlink()
@@ -171,6 +196,7 @@ def main():
             want = support.losses(folder / "runs/alone")
             check(support.losses(folder / "runs/both") == want, "losses over two hosts differ from one host's")
             test.cut_off(want)
+            test.different_processors()
             test.bad_input()
     print("two hosts train as one; a host that was cut off is named, with exit code 7")
 

@@ -70,13 +70,5 @@ TEST(Mesh, MembersAreStrides) {
   EXPECT_EQ(mesh.place_text(), "data 0, context 2, pipeline 1, tensor 1");
 }
 
-TEST(SlowRank, WaitsLeast) {
-  EXPECT_FALSE(slow_rank({3}, 10));
-  EXPECT_FALSE(slow_rank({1.0, 1.2, 1.1}, 10));
-  EXPECT_EQ(slow_rank({2, 1, 3, 2}, 10), (SlowRank{1, 1.0}));
-  EXPECT_EQ(slow_rank({0, 4}, 10), (SlowRank{0, 4.0}));
-  EXPECT_FALSE(slow_rank({0, 4}, 100));
-}
-
 }  // namespace
 }  // namespace yoke
