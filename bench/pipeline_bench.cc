@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/launch.h"
+#include "train/agreement.h"
 #include "train/engine_plan.h"
 #include "train/pipeline_cost.h"
 
@@ -41,19 +42,31 @@ Batch random_batch(int64_t length, uint64_t seed) {
   return batch;
 }
 
+/// What each rank measures of its stages while the others do the same.
+PipelineTimes measured_times(const Parallel& parallel, const Device& device, const EngineOptions& options) {
+  PipelineTimes times = measured_pipeline_times(device, model(), options, parallel.mesh().place().pipeline);
+  for (auto* values : {&times.forward, &times.backward_input, &times.backward_weight}) {
+    parallel.host().all_reduce(*values, Reduction::sum);
+  }
+  return times;
+}
+
 double busy_seconds(const Stream& stream) {
   double sum = 0;
   for (const auto& [op, totals] : stream.totals()) sum += totals.seconds;
   return sum;
 }
 
-/// Mean over ranks of the share of the steps in which no operation ran, measured and as the dry run has it.
+/// Mean over ranks of the share of the steps in which no operation ran: measured; as the dry run has it; and as the
+/// schedule has it, with the durations that the stages' computations were measured to take.
 void measure(const Parallel& parallel, const EngineOptions& options, const DeviceRates& rates, int steps) {
   const ModelConfig config = model();
   const Device device = Device::cpu(1);
   const int rank = parallel.mesh().rank();
   const EnginePlan plan = plan_engine(device, config, options, rates, rank);
   const PipelineTimeline timeline = pipeline_timeline_of(device, config, options, rates);
+  const PipelineTimeline real =
+      pipeline_timeline(pipeline_walk(options.schedule, options.pipeline()), measured_times(parallel, device, options));
   const MemoryBlock block(plan.peak_bytes);
   Arena arena(block.data(), block.bytes());
   Stream stream;
@@ -71,19 +84,23 @@ void measure(const Parallel& parallel, const EngineOptions& options, const Devic
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < steps; ++step) engine.step(ctx, batches, {.learning_rate = 1e-4, .step = step + 2});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  double shares[] = {1 - busy_seconds(stream) / seconds, (timeline.seconds - timeline.busy(rank)) / plan.step_seconds};
+  double shares[] = {1 - busy_seconds(stream) / seconds, (timeline.seconds - timeline.busy(rank)) / plan.step_seconds,
+                     (real.seconds - real.busy(rank)) / (seconds / steps)};
   parallel.host().all_reduce(shares, Reduction::sum);
   if (!parallel.first()) return;
   constexpr const char* kNames[] = {"1f1b", "interleaved", "zero-bubble"};
-  fmt::print("{:<12} {:>2} stages {:>3} micro-batches  {:>8.3f} s a step  idle {:5.1f} %  by its schedule {:5.1f} %\n",
-             kNames[static_cast<size_t>(options.schedule)], timeline.shape.stages(), options.micro_batches,
-             seconds / steps, 100 * shares[0] / parallel.mesh().sizes().ranks(),
-             100 * shares[1] / parallel.mesh().sizes().ranks());
+  fmt::print(
+      "{:<12} {:>2} stages {:>3} micro-batches  {:>8.3f} s a step  idle {:5.1f} %  by its schedule {:5.1f} %, with "
+      "measured stages {:5.1f} %\n",
+      kNames[static_cast<size_t>(options.schedule)], timeline.shape.stages(), options.micro_batches, seconds / steps,
+      100 * shares[0] / parallel.mesh().sizes().ranks(), 100 * shares[1] / parallel.mesh().sizes().ranks(),
+      100 * shares[2] / parallel.mesh().sizes().ranks());
 }
 
 void run(Mpi& mpi, int64_t micro_batches, int64_t length, int steps) {
   const MeshSizes mesh{.pipeline = mpi.ranks()};
   const Parallel parallel = mpi.parallel(mesh);
+  share_cores(parallel.host(), RankNames(mpi.hosts()), mpi.rank(), usable_cores());  // as `yoke train` does
   // The rates of one rank while all of them work.
   double measured[2];
   const DeviceRates own = measure_rates(Device::cpu(1), DType::bf16);
