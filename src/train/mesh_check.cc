@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "train/context_batch.h"
+#include "train/pipeline_stages.h"
 #include "train/recipe_words.h"
 
 namespace yoke {
@@ -57,11 +58,40 @@ void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
   }
 }
 
+void check_shards(const EngineOptions& options) {
+  const MeshSizes& mesh = options.mesh;
+  const int replicas = mesh.replicas();
+  if (mesh.shard <= 0 || replicas % mesh.shard == 0) return;
+  std::vector<int> sizes;
+  for (int n = 1; n <= replicas; ++n) {
+    if (replicas % n == 0) sizes.push_back(n);
+  }
+  fail_usage("parallel.shard is {}; it has to divide the {} ranks of parallel.data x parallel.context: legal are {}.",
+             mesh.shard, replicas, fmt::join(sizes, ", "));
+}
+
+void check_whole_matrices(const EngineOptions& options) {
+  const OptimizerKind kind = options.optimizer.kind;
+  if (options.zero == 0 || options.mesh.shards() == 1 ||
+      (kind != OptimizerKind::muon && kind != OptimizerKind::adafactor)) {
+    return;
+  }
+  fail_usage(
+      "train.optimizer is {}, which needs whole matrices, and parallel.zero {} cuts them into {} shards: use "
+      "parallel.zero 0, or adamw or sgd.",
+      word_of<OptimizerKind>(kind, kOptimizerWords), options.zero, options.mesh.shards());
+}
+
 }  // namespace
 
 void check_mesh(const EngineOptions& options, const ModelConfig& model) {
   check_context_split(options.sequence_length, options.mesh.context);
   check_tensor_axis(options, model);
+  check_shards(options);
+  check_whole_matrices(options);
+  // Refuses more stages than layers.
+  balance_layers(model.layers, int64_t{options.mesh.pipeline} * options.virtual_stages,
+                 pipeline_costs(model, options.sequence_length));
   if (options.consume_gradients && options.mesh.ranks() > 1) {
     fail_usage(
         "memory.consume_gradients is true, which updates tensors before ranks have added up their gradients; it "

@@ -33,8 +33,29 @@ TEST(MeshCheck, WholeMatricesAreNotDivided) {
     EXPECT_CONTAINS(fault({.sequence_length = 16, .optimizer = {.kind = kind}, .mesh = {.tensor = 2}}),
                     "needs whole matrices, and parallel.tensor 2 divides them");
   }
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adafactor}) {
+    EngineOptions options{.sequence_length = 16, .optimizer = {.kind = kind}, .mesh = {.data = 2}};
+    EXPECT_CONTAINS(fault(options), "parallel.zero 1 cuts them into 2 shards: use parallel.zero 0");
+    options.zero = 0;
+    check_mesh(options, tiny_model("Llama"));
+  }
   EXPECT_CONTAINS(fault({.sequence_length = 16, .consume_gradients = true, .mesh = {.tensor = 2}}),
                   "memory.consume_gradients is true; it needs parallel.tensor 1, found 2.");
+}
+
+TEST(MeshCheck, ShardsDivideReplicas) {
+  for (const int shard : {0, 1, 2, 3, 6}) {
+    check_mesh({.sequence_length = 16, .mesh = {.data = 3, .context = 2, .shard = shard}}, tiny_model("Llama"));
+  }
+  EXPECT_EQ(fault({.sequence_length = 16, .mesh = {.data = 3, .context = 2, .shard = 4}}),
+            "parallel.shard is 4; it has to divide the 6 ranks of parallel.data x parallel.context: legal are 1, 2, 3, "
+            "6.");
+}
+
+TEST(MeshCheck, EveryStageHasALayer) {
+  check_mesh({.sequence_length = 16, .mesh = {.pipeline = 2}}, tiny_model("Llama"));
+  EXPECT_CONTAINS(fault({.sequence_length = 16, .mesh = {.pipeline = 2}, .virtual_stages = 2}),
+                  "are 4 stages, but the model has 2 layers");
 }
 
 // Case 16: key/value heads, when the recipe is read against the model.
