@@ -71,11 +71,24 @@ void check_optimizer(const EngineOptions& options) {
   }
 }
 
+void check_shards(const EngineOptions& options) {
+  const MeshSizes& mesh = options.mesh;
+  const int replicas = mesh.replicas();
+  if (mesh.shard <= 0 || replicas % mesh.shard == 0) return;
+  std::vector<int> sizes;
+  for (int n = 1; n <= replicas; ++n) {
+    if (replicas % n == 0) sizes.push_back(n);
+  }
+  fail_usage("parallel.shard is {}; it has to divide the {} ranks of parallel.data x parallel.context: legal are {}.",
+             mesh.shard, replicas, fmt::join(sizes, ", "));
+}
+
 }  // namespace
 
 void check_mesh(const EngineOptions& options, const ModelConfig& model) {
   check_context_split(options.sequence_length, options.mesh.context);
   check_tensor_axis(options, model);
+  check_shards(options);
   check_optimizer(options);
   if (options.mesh.pipeline > 1) {
     balance_layers(model.layers, options.pipeline().stages(), pipeline_costs(model, options.sequence_length));

@@ -9,6 +9,18 @@ namespace yoke {
 
 namespace {
 
+/// Of the tensor that the tensor axis divides; nothing where this rank has all of it.
+ElementPlaces places_of(const ParameterRow& row) {
+  if (row.shape == row.whole) return {};
+  ElementPlaces places{.cols = row.shape_cols(),
+                       .whole_cols = row.whole.rank() == 1 ? 1 : row.whole.cols(),
+                       .first_col = row.first_col,
+                       .ranges = static_cast<int>(row.parts.size())};
+  YOKE_ASSERT(places.ranges <= ElementPlaces::kMostRanges, "{} has {} parts", row.name, row.parts.size());
+  for (size_t i = 0; i < row.parts.size(); ++i) places.range[i] = {row.parts[i].row, row.parts[i].whole_row};
+  return places;
+}
+
 class AdamWOptimizer : public Optimizer {
  public:
   explicit AdamWOptimizer(MomentsFormat moments) : moments_(moments) {}
@@ -34,7 +46,8 @@ class AdamWOptimizer : public Optimizer {
                 .weight_decay = u.weight_decay(),
                 .gradient_scale = u.gradient_scale,
                 .step = u.options.step,
-                .random = u.random});
+                .random = u.random,
+                .places = places_of(u.parameter)});
   }
 
  private:
@@ -61,7 +74,8 @@ class SgdOptimizer : public Optimizer {
               .momentum = momentum_,
               .weight_decay = u.weight_decay(),
               .gradient_scale = u.gradient_scale,
-              .random = u.random});
+              .random = u.random,
+              .places = places_of(u.parameter)});
   }
 
  private:

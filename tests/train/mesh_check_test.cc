@@ -48,6 +48,15 @@ TEST(MeshCheck, EveryStageHasALayer) {
                   "parallel.pipeline x parallel.virtual_stages are 4 stages, but the model has 2 layers");
 }
 
+TEST(MeshCheck, ShardsDivideReplicas) {
+  for (const int shard : {0, 1, 2, 3, 6}) {
+    check_mesh({.sequence_length = 16, .mesh = {.data = 3, .context = 2, .shard = shard}}, tiny_model("Llama"));
+  }
+  EXPECT_EQ(fault({.sequence_length = 16, .mesh = {.data = 3, .context = 2, .shard = 4}}),
+            "parallel.shard is 4; it has to divide the 6 ranks of parallel.data x parallel.context: legal are 1, 2, 3, "
+            "6.");
+}
+
 // Case 16: key/value heads, when the recipe is read against the model.
 TEST(MeshCheck, RecipesAreRefused) {
   Recipe recipe;

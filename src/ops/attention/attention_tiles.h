@@ -225,8 +225,8 @@ void pack_transposed(const HeadRows<const T>& rows, int64_t first, int64_t count
   }
 }
 
-/// B operand summed over rows: dst[row word][column] with `cols` columns; rows beyond `count` up to a whole word and
-/// columns beyond the head dimension are zero.
+/// B operand summed over rows: dst[row word][column] with `cols` columns; the row that makes an odd `count` even and
+/// columns beyond the head dimension are zero: what is hidden there has the factor 0, which NaN would survive.
 template <class T, class Word>
 void pack_summed(const HeadRows<const T>& rows, int64_t first, int64_t count, int64_t cols, Word* dst) {
   for (int64_t i = 0; i < count; i += kDepth<Word>, dst += cols) {
@@ -242,6 +242,7 @@ void pack_summed(const HeadRows<const T>& rows, int64_t first, int64_t count, in
     }
     put_zeros(cols - rows.dim, dst + rows.dim);
   }
+  if (kDepth<Word> == 1 && count % 2 != 0) put_zeros(cols, dst);
 }
 
 /// Which keys a block of rows sees: lanes carry the limits of each row, vectors those of sixteen. A row that sees none
