@@ -20,7 +20,12 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 }  // namespace
 
 Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team)
-    : run_(run), ctx_(ctx), engine_(engine), team_(team), loader_(*run.data.train, run.loader), pace_(team, run.ranks.mesh) {}
+    : run_(run),
+      ctx_(ctx),
+      engine_(engine),
+      team_(team),
+      loader_(*run.data.train, run.loader),
+      pace_(team, run.ranks.mesh) {}
 
 void Trainer::restore(const TrainingState& state) {
   state_ = state;
