@@ -106,7 +106,7 @@ inline std::vector<nlohmann::json> metrics_of(const fs::path& output) {
   std::istringstream text(read_file(output / "metrics.jsonl"));
   for (std::string line; std::getline(text, line);) {
     nlohmann::json json = nlohmann::json::parse(line);
-    for (const char* key : {"tokens_per_second", "mfu", "seconds", "validation_seconds"}) json.erase(key);
+    for (const char* key : {"tokens_per_second", "mfu", "seconds", "validation_seconds", "slow_ranks"}) json.erase(key);
     lines.push_back(std::move(json));
   }
   return lines;
