@@ -20,7 +20,12 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 }  // namespace
 
 Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team)
-    : run_(run), ctx_(ctx), engine_(engine), team_(team), loader_(*run.data.train, run.loader), pace_(team, run.ranks.mesh) {}
+    : run_(run),
+      ctx_(ctx),
+      engine_(engine),
+      team_(team),
+      loader_(*run.data.train, run.loader),
+      pace_(team, run.ranks.mesh) {}
 
 void Trainer::restore(const TrainingState& state) {
   state_ = state;
@@ -228,8 +233,10 @@ ExitCode Trainer::train() {
   const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
 
   bool stopped = false;
-  while (state_.step < run_.steps && !(stopped = stop_requested(interrupt))) {
+  while (state_.step < run_.steps) {
     pace_.begin();
+    stopped = stop_requested(interrupt);
+    if (stopped) break;
     const auto data = loader_.next();
     pace_.read();
     if (!data) break;  // skipped steps used up the data of an epoch-limited run
