@@ -135,7 +135,7 @@ class Tests:
             # Every tensor is there, and the loss of the model that was read back is the one the ranks had.
             want = [m for m in self.metrics(self.folder / "odd") if "validation_loss" in m][-1]["validation_loss"]
             one = run([self.yoke, "train", recipe, "--model.path", self.folder / "odd/model", "--model.init", "pretrained",
-                       "--output", self.folder / "again", "--train.steps", 1, "--train.learning_rate", 0,
+                       "--output", self.folder / "again", "--train.steps", 1, "--train.learning_rate", 1e-30,
                        "--data.validation", 0.05], env=ENVIRONMENT)
             check(one.returncode == 0, one.stderr)
             got = [m for m in self.metrics(self.folder / "again") if "validation_loss" in m][-1]["validation_loss"]
