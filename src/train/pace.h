@@ -38,8 +38,8 @@ class Pace {
   /// Alone it does nothing.
   Pace(Team& team, const MeshSizes& sizes);
 
-  /// Around the reading of a step's samples and the step. `read`: between the two. Others' work doesn't count: rank 0
-  /// writes logs and checkpoints meanwhile.
+  /// Around the reading of a step's samples and the step. `read`: between the two. What comes between steps doesn't
+  /// count: rank 0 writes logs and checkpoints then.
   void begin();
   void read();
   void end();

@@ -238,8 +238,10 @@ ExitCode Trainer::train() {
   const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
 
   bool stopped = false;
-  while (state_.step < run_.steps && !(stopped = stop_requested(interrupt))) {
+  while (state_.step < run_.steps) {
     pace_.begin();
+    stopped = stop_requested(interrupt);
+    if (stopped) break;
     const auto data = loader_.next();
     pace_.read();
     if (!data) break;  // skipped steps used up the data of an epoch-limited run

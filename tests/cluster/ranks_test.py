@@ -126,8 +126,6 @@ class Tests:
         for layout in (["--parallel.tensor", 2], ["--parallel.data", 2, "--parallel.zero", 3]):
             recipe = support.write_recipe(self.folder, "odd", steps=4)
             code, text = self.train(recipe, "--output", self.folder / "odd", "--data.validation", 0.05, *layout)
-            if code == 2 and "not built yet" in text:
-                check(False, f"{layout}: {text}")
             check(code == 0, text)
             model = self.folder / "odd/model/model.safetensors"
             with open(model, "rb") as file:
@@ -137,7 +135,7 @@ class Tests:
             # Every tensor is there, and the loss of the model that was read back is the one the ranks had.
             want = [m for m in self.metrics(self.folder / "odd") if "validation_loss" in m][-1]["validation_loss"]
             one = run([self.yoke, "train", recipe, "--model.path", self.folder / "odd/model", "--model.init", "pretrained",
-                       "--output", self.folder / "again", "--train.steps", 1, "--train.learning_rate", 0,
+                       "--output", self.folder / "again", "--train.steps", 1, "--train.learning_rate", 1e-30,
                        "--data.validation", 0.05], env=ENVIRONMENT)
             check(one.returncode == 0, one.stderr)
             got = [m for m in self.metrics(self.folder / "again") if "validation_loss" in m][-1]["validation_loss"]
@@ -187,8 +185,8 @@ class Tests:
 
     def test_a_slow_rank_is_named_with_its_cost(self):
         recipe = support.write_recipe(self.folder, "slow", steps=100000, parallel="data: 2, zero: 1")
-        job = Job([self.yoke, "train", recipe, "--checkpoint.every", 0], self.log)
-        job.until("step 12/")
+        job = Job([self.yoke, "train", recipe, "--checkpoint.every", 0, "--log.every", 20], self.log)
+        job.until("step 40/")
         processes = dict(support.ranks_of(self.yoke, self.folder))
         for _ in range(3):  # 9 of about 10 seconds
             os.kill(processes[1], signal.SIGSTOP)
@@ -220,8 +218,8 @@ class Tests:
                 (["tensor", 3], ["num_attention_heads (4)", "num_key_value_heads (2)", "legal are 1, 2"]),
                 (["tensor", 4], ["num_key_value_heads (2)", "legal are 1, 2"]),
                 (["context", 3], ["data.sequence_length", "64"]),
-                (["pipeline", 3], ["num_hidden_layers", "2"]),
-                (["pipeline", 64], ["num_hidden_layers", "2"]),
+                (["pipeline", 3], ["3 stages", "2 layers"]),
+                (["pipeline", 64], ["64 stages", "2 layers"]),
                 (["data", 5], ["train.global_batch is 16", "15 or 20"]),
                 (["shard", 3], ["parallel.shard"])):
             ending = self.train(recipe, f"--parallel.{options[0]}", options[1], seconds=60)
