@@ -157,7 +157,8 @@ inline void run_rank_of(const LayoutJob& job, const Parallel& parallel, LayoutRu
   }
   for (size_t s = 0; s < steps.size(); ++s) {
     const StepResult &mine = steps[s], &other = run.steps[s];
-    if (mine.loss_sum != other.loss_sum || mine.gradient_norm != other.gradient_norm ||
+    const auto differ = [](double a, double b) { return a != b && !(std::isnan(a) && std::isnan(b)); };
+    if (differ(mine.loss_sum, other.loss_sum) || differ(mine.gradient_norm, other.gradient_norm) ||
         mine.supervised != other.supervised || mine.finite != other.finite ||
         mine.first_bad_micro_batch != other.first_bad_micro_batch) {
       fault(fmt::format("step {}: loss {} and norm {} of {}, another rank's {}, {} of {}", s + 1, mine.loss_sum,
