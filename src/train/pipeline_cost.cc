@@ -97,6 +97,7 @@ PipelineTimes pipeline_times(const Device& device, const ModelConfig& config, co
 PipelineTimes measured_pipeline_times(const Device& device, const ModelConfig& config, const EngineOptions& options,
                                       int rank) {
   const PipelineShape shape = options.pipeline();
+  YOKE_ASSERT(options.mesh.tensor == 1 && options.mesh.context == 1, "these need ranks to talk to");
   PipelineTimes times = PipelineTimes::even(shape.stages(), 0, 0, 0);
   const auto clock = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
