@@ -79,10 +79,12 @@ class ClosedForms {
     const double scatters = o_.zero == 1 ? 1 : m();
     const double gathers =
         o_.zero < 3 ? layer_weights + outside_weights : outside_weights + layers_gathered() / layers_ * layer_weights;
-    const double squares = 2 * 8 * static_cast<double>(table_.size());
-    bytes[Group::shard] = others(shards_) * (scatters * gradients + gathers + squares);
+    bytes[Group::shard] = others(shards_) * (scatters * gradients + gathers + 2 * squares());
     if (copies > 1) bytes[Group::replicate] = 2 * others(copies) * gradients / shards_;
   }
+
+  /// Of each row's gradient, in f64.
+  double squares() const { return 8 * static_cast<double>(table_.size()); }
 
   /// Forward and backward of a micro-batch gather every layer once, but for the two that the pass before left: layers
   /// take turns in two places.
@@ -123,7 +125,7 @@ class ClosedForms {
     for (size_t row = 0; row < table_.size(); ++row) {
       if (table_[row].kind == ParameterRow::Kind::norm) partial += owned(row);
     }
-    return bytes + 2 * others(o_.mesh.tensor) * partial * g(false);
+    return bytes + 2 * others(o_.mesh.tensor) * (partial * g(false) + squares());
   }
 
   /// b s h a boundary, micro-batch and direction, of which each tensor rank sends its slice.
