@@ -60,12 +60,30 @@ class Mpi {
   virtual double waited() const = 0;
   /// Starts the record of collectives anew in this folder. UserError (bad_file).
   virtual void record(const std::filesystem::path& folder) = 0;
+  /// Ranks do work of their own that may take any time, such as reading files: who waits for them meanwhile does not
+  /// take them for stuck. One that is silent is lost all the same. All ranks are patient at the same time.
+  virtual void set_patient(bool patient) = 0;
   /// Ends MPI. Every rank calls it when its work is done; nothing made here may be used afterwards. Who is destroyed
   /// without it ends all ranks: they would wait forever.
   virtual void finish() = 0;
   /// Ends this process and, as far as the launcher reaches them, those of all ranks. For who leaves by an error, after
   /// having said why.
   [[noreturn]] virtual void abort(int code) = 0;
+};
+
+/// As long as this lives ranks are patient. Null: there is only this one.
+class Patience {
+ public:
+  explicit Patience(Mpi* mpi) : mpi_(mpi) { set(true); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+  ~Patience() { set(false); }
+
+ private:
+  void set(bool patient) {
+    if (mpi_ != nullptr) mpi_->set_patient(patient);
+  }
+  Mpi* mpi_;
 };
 
 /// Starts MPI; blocks until all ranks have.

@@ -220,7 +220,7 @@ void Progress::look(Clock::time_point now) {
     transport_->send_beats(std::as_bytes(std::span(&own, 1)));
     next_beat_ = after(interval);
   }
-  if (const auto wrong = watch_->verdict(own, seconds_of(now))) fail(*wrong);
+  if (const auto wrong = watch_->verdict(own, seconds_of(now), patient_)) fail(*wrong);
 }
 
 void Progress::fail(const std::string& message) {

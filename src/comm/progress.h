@@ -52,6 +52,9 @@ class Progress {
   /// Returns when this one and all before it on the lane are done. UserError (lost_rank) when that can't be.
   void wait(int lane, uint64_t sequence);
 
+  /// See Mpi::set_patient().
+  void set_patient(bool patient) { patient_ = patient; }
+
   /// Starts the record of collectives in another folder.
   void record(const std::filesystem::path& folder);
 
@@ -128,7 +131,7 @@ class Progress {
   std::condition_variable done_;  // for the caller: something is done
   std::deque<Command> commands_;
   std::string failure_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, patient_{false};
   bool failure_taken_ = false;
   Clock::time_point failed_at_;
   std::atomic<int> waiting_{-1};  // lane for which the caller stands still

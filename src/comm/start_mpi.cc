@@ -118,6 +118,7 @@ class MpiOfThread : public Mpi {
   }
   double waited() const override { return progress_->waited(); }
   void record(const std::filesystem::path& folder) override { progress_->record(folder); }
+  void set_patient(bool patient) override { progress_->set_patient(patient); }
   [[noreturn]] void abort(int code) override { progress_->abort(code); }
 
  private:

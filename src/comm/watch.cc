@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kNamed = 4;          // ranks in a message at most
 constexpr double kStoodStill = 2;     // seconds between two looks
+constexpr double kOldNews = 5;        // seconds that what was heard may be old
 constexpr double kBarelyWaiting = 1;  // seconds below which a rank counts as working
 
 }  // namespace
@@ -36,15 +37,16 @@ void Watch::heard(int rank, const Beat& beat, double now) {
   beats_[static_cast<size_t>(rank)] = beat;
 }
 
-std::optional<std::string> Watch::verdict(const Beat& own, double now) {
+std::optional<std::string> Watch::verdict(const Beat& own, double now, bool patient) {
   heard(rank_, own, now);
+  if (patient) patient_until_ = now + std::min(options_.silence, kOldNews);
   const double gap = now - last_look_;
   last_look_ = now;
   if (gap > kStoodStill) {
     for (double& h : heard_) h = std::min(now, h + gap);
   }
   auto text = lost(now);
-  return text ? text : stuck();
+  return text || now < patient_until_ ? text : stuck();
 }
 
 std::string Watch::name(int rank) const {

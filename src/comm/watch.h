@@ -52,8 +52,9 @@ class Watch {
   void set_mesh(const MeshSizes& sizes, uint64_t number);
   void heard(int rank, const Beat& beat, double now);
   /// What is wrong by now, or nothing; `own`: this rank's state. Called often: a gap since the last call means that
-  /// this process itself stood still, and then nobody else is to blame for silence.
-  std::optional<std::string> verdict(const Beat& own, double now);
+  /// this process itself stood still, and then nobody else is to blame for silence. `patient`: ranks do work that may
+  /// take any time, so none is stuck.
+  std::optional<std::string> verdict(const Beat& own, double now, bool patient = false);
 
  private:
   std::string name(int rank) const;  ///< "rank 3 (host node7, process 4242)"
@@ -72,6 +73,7 @@ class Watch {
   int rank_;
   std::vector<std::string> hosts_;
   std::vector<int> processes_;
+  double patient_until_ = 0;  ///< what was last heard of ranks may be that old
   std::vector<double> heard_;
   std::vector<Beat> beats_;
   MeshSizes mesh_;

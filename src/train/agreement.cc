@@ -305,7 +305,7 @@ std::vector<size_t> bytes_by_rank(HostGroup* host, size_t mine) {
   return all;
 }
 
-int share_cores(HostGroup& host, const RankNames& names, int rank, int cores) {
+int share_cores(HostGroup& host, const RankNames& names, int rank, int cores, bool bind) {
   const cpu_set_t mine = own_cores();
   const std::vector<std::string> sets = host.all_gather(hex_of(mine));
   int sharing = 0, index = 0;
@@ -325,7 +325,8 @@ int share_cores(HostGroup& host, const RankNames& names, int rank, int cores) {
   }
   // A quota may be smaller than the set; shares of the set are bound to only where every rank has all the cores that
   // it may use.
-  if (equal && sharing > 1 && CPU_COUNT(&mine) == cores && cores >= sharing) bind_to_share(mine, index, sharing);
+  if (bind && equal && sharing > 1 && CPU_COUNT(&mine) == cores && cores >= sharing)
+    bind_to_share(mine, index, sharing);
   return std::max(1, cores / std::max(1, sharing));
 }
 

@@ -77,7 +77,8 @@ std::string differing(HostGroup& host, const RankNames& names, const std::string
 std::vector<size_t> bytes_by_rank(HostGroup* host, size_t mine);
 
 /// Processor threads for this rank: the cores it may use, shared evenly by the ranks of its host that may use them too;
-/// at least 1. Binds the process to its share where the host has a core for each rank. `cores`: usable_cores().
-int share_cores(HostGroup& host, const RankNames& names, int rank, int cores);
+/// at least 1. With `bind` the process is bound to its share where the host has a core for each rank. `cores`:
+/// usable_cores().
+int share_cores(HostGroup& host, const RankNames& names, int rank, int cores, bool bind = true);
 
 }  // namespace yoke

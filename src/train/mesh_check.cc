@@ -12,6 +12,9 @@ namespace yoke {
 
 namespace {
 
+/// Micro-batches of a step that a pipeline's lists are made for.
+constexpr int64_t kMostPipelined = int64_t{1} << 16;
+
 /// A size that ranks of an axis share evenly, as messages call it.
 struct Divided {
   std::string name;
@@ -91,7 +94,15 @@ void check_mesh(const EngineOptions& options, const ModelConfig& model) {
   check_shards(options);
   check_optimizer(options);
   if (options.mesh.pipeline > 1) {
-    balance_layers(model.layers, options.pipeline().stages(), pipeline_costs(model, options.sequence_length));
+    const int64_t stages = int64_t{options.mesh.pipeline} * options.virtual_stages;
+    balance_layers(model.layers, stages, pipeline_costs(model, options.sequence_length));
+    if (options.micro_batches > kMostPipelined) {
+      fail_usage(
+          "train.global_batch makes {} micro-batches a step on each data rank; a pipeline takes at most {}: use a "
+          "larger "
+          "train.micro_batch, a smaller train.global_batch or more data ranks.",
+          options.micro_batches, kMostPipelined);
+    }
   }
   if (options.consume_gradients && options.mesh.ranks() > 1) {
     fail_usage(

@@ -70,7 +70,7 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("parallel.shard", r.parallel.shard, AutoOr<Whole>{{1, 1 << 20}});
   visit("parallel.schedule", r.parallel.schedule, Choice<PipelineSchedule>{kPipelineScheduleWords});
   visit("parallel.virtual_stages", r.parallel.virtual_stages, Whole{1, 1 << 20});
-  visit("parallel.timeout", r.parallel.timeout, Real{1, kInfinity});
+  visit("parallel.timeout", r.parallel.timeout, Real{1, 1e8});
 
   visit("device", r.device, Choice<DeviceChoice>{kDeviceWords});
   visit("threads", r.threads, AutoOr<Whole>{{1, 4096}});

@@ -50,7 +50,7 @@ RankSetup agree(Team& team, const std::optional<Launched>& at, LoadedRecipe& loa
   team.mpi()->record(std::filesystem::path(recipe.output) / "ranks");
   ranks.rank = team.rank();
   ranks.local_ranks = at->local_ranks;
-  ranks.threads = share_cores(team.host(), team.names(), team.rank(), usable_cores());
+  ranks.threads = share_cores(team.host(), team.names(), team.rank(), usable_cores(), !recipe.threads);
   ranks.host = &team.host();
   ranks.names = &team.names();
   // Where the recipe leaves the precision open, it is one that all processors have.
@@ -96,7 +96,8 @@ void fill_engine(const RunSetup& run, Engine& engine, Context& ctx, Trainer& tra
   }
 }
 
-int train_rank(const TrainOptions& options, Team& team, const RunSetup& run) {
+/// `setting_up` ends when training begins.
+int train_rank(const TrainOptions& options, Team& team, const RunSetup& run, std::optional<Patience>& setting_up) {
   const std::filesystem::path output = run.recipe().output;
   agree_on_run(team, run);
   describe(run, team.ranks());
@@ -133,6 +134,7 @@ int train_rank(const TrainOptions& options, Team& team, const RunSetup& run) {
   write_files();  // not before: a run that is refused leaves the files of the earlier run alone
   fill_engine(run, engine, ctx, trainer, state);
   stream.clear_totals();
+  setting_up.reset();
   const ExitCode code = trainer.train();
   if (options.profile && team.first()) fmt::print(stderr, "{}", profile_table(stream));
   return static_cast<int>(code);
@@ -160,11 +162,19 @@ int train(const TrainOptions& options) {
   }
   Team team(at, {.timeout = loaded ? loaded->recipe.parallel.timeout : MpiOptions().timeout});
   return team.run([&] {
+    std::optional<Patience> patience(team.mpi());
+    if (at && (team.rank() != at->rank || team.ranks() != at->ranks)) {
+      fail_usage(
+          "{} started this as rank {} of {}, but MPI says rank {} of {}: launcher and MPI don't know each other. yoke "
+          "is "
+          "linked with Open MPI: use its mpirun, srun --mpi=pmix, or let yoke train start the ranks.",
+          at->launcher, at->rank, at->ranks, team.rank(), team.ranks());
+    }
     together(team.host(), team.names(), [&] {
       if (fault) std::rethrow_exception(fault);
     });
     const RankSetup ranks = agree(team, at, *loaded);
-    return train_rank(options, team, set_up(*loaded, options.resume, ranks));
+    return train_rank(options, team, set_up(*loaded, options.resume, ranks), patience);
   });
 }
 

@@ -190,6 +190,7 @@ void Trainer::evaluate(bool last) {
 }
 
 void Trainer::save() {
+  const Patience patience(team_.mpi());
   state_.loader = loader_.state();
   state_.scaler = scaler_.state();
   save_run(run_, engine_, ctx_, state_);
@@ -276,7 +277,10 @@ ExitCode Trainer::finish() {
   progress_.reset();
   pace_.say_total();
   const bool saved = saved_at_ == state_.step || try_save();
-  export_model(run_, engine_, ctx_, output() / "model");
+  {
+    const Patience patience(team_.mpi());
+    export_model(run_, engine_, ctx_, output() / "model");
+  }
   if (first_step_done_) record_memory();  // evaluation, checkpoints and export are in it now
   if (!saved) {
     fail_file("The run is done and its model is in {}, but its state was not saved, so it can't be continued.",

@@ -47,6 +47,26 @@ TEST(Watch, SilenceIsCountedFromTheLastWord) {
   }
 }
 
+TEST(Watch, WorkThatMayTakeAnyTimeIsNotStuck) {
+  const auto verdict_at = [](Four& f, int second, bool patient, double seconds) {
+    for (int r : {1, 2, 3}) f.watch.heard(r, {}, second);
+    return f.watch.verdict(waiting(entered(Group::data, 5), static_cast<size_t>(Group::data), 6, seconds), second,
+                           patient);
+  };
+  Four f;
+  for (int s = 1; s <= 1000; ++s) ASSERT_FALSE(verdict_at(f, s, true, s));
+  // What was heard last may be from before the work ended; afterwards patience is over.
+  for (int s = 1001; s <= 1004; ++s) EXPECT_FALSE(verdict_at(f, s, false, s));
+  for (int s = 1005; s <= 1010; ++s) EXPECT_FALSE(verdict_at(f, s, false, s - 1004));
+  EXPECT_TRUE(verdict_at(f, 1070, false, 66));
+  // Silence is noticed all the same.
+  Four g;
+  std::optional<std::string> verdict;
+  for (int s = 1; s <= 20; ++s) verdict = g.watch.verdict({}, s, true);
+  ASSERT_TRUE(verdict);
+  EXPECT_NE(verdict->find("lost"), std::string::npos) << *verdict;
+}
+
 TEST(Watch, WhoStoodStillItselfBlamesNobody) {
   Four f;
   for (int r : {1, 2, 3}) f.watch.heard(r, {}, 1);

@@ -48,6 +48,14 @@ TEST(MeshCheck, EveryStageHasALayer) {
                   "parallel.pipeline x parallel.virtual_stages are 4 stages, but the model has 2 layers");
 }
 
+TEST(MeshCheck, PipelineSizesAreBounded) {
+  EXPECT_CONTAINS(
+      fault({.mesh = {.pipeline = 1 << 12}, .schedule = PipelineSchedule::interleaved, .virtual_stages = 1 << 20}),
+      "are 4294967296 stages, but the model has 2 layers");
+  EXPECT_CONTAINS(fault({.micro_batches = int64_t{1} << 31, .mesh = {.pipeline = 2}}),
+                  "makes 2147483648 micro-batches a step on each data rank; a pipeline takes at most 65536");
+}
+
 TEST(MeshCheck, ShardsDivideReplicas) {
   for (const int shard : {0, 1, 2, 3, 6}) {
     check_mesh({.sequence_length = 16, .mesh = {.data = 3, .context = 2, .shard = shard}}, tiny_model("Llama"));
