@@ -72,7 +72,9 @@ Outcome outcome_of(const ModelConfig& config, const EngineOptions& options) {
       for (size_t m = static_cast<size_t>(place.data); m < global.size(); m += static_cast<size_t>(options.mesh.data)) {
         own.push_back(global[m]);
       }
-      mine.steps.push_back(engine.step(ctx, own, {.learning_rate = 1e-2, .step = static_cast<int64_t>(step) + 1}));
+      // By Adam's usual epsilon a first update is about the gradient's sign, so that rounding of small ones decides.
+      mine.steps.push_back(
+          engine.step(ctx, own, {.learning_rate = 1e-2, .epsilon = 1e-5, .step = static_cast<int64_t>(step) + 1}));
       if (step == 0) collect(engine.gradients(), mine.gradients);
     }
     mine.evaluation = engine.evaluate(ctx, random_batch(kRows, 20, 77));
@@ -199,7 +201,7 @@ TEST(Pipeline, GoesWithTensorParallel) {
     const Outcome got = outcome_of(config, options);
     for (size_t s = 0; s < kSteps; ++s) {
       EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum);
-      EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm);
+      EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm) << s;
     }
     EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
   }
