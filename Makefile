@@ -1,5 +1,5 @@
 # Thin: every target is one or two commands that can be typed by hand. See CONTRIBUTING.md.
-.PHONY: all packages test test-quick check demo bench bench-memory lint format clean cuda gpu-check
+.PHONY: all packages test test-quick check demo bench bench-memory bench-parallel bench-pipeline lint format clean cuda gpu-check
 
 VENVS := .venv/models/installed .venv/tokenizers/installed
 
@@ -58,6 +58,20 @@ bench: packages
 	cmake --preset release >/dev/null
 	cmake --build --preset release
 	/usr/bin/python3 bench/bench.py --output build/bench.json $(BENCH_ARGS)
+
+# Two ranks beside one, every ZeRO stage, and PyTorch's DistributedDataParallel; about six minutes on two cores, which want
+# to be idle. BENCH_ARGS="--rounds N --rivals LIST" and more: bench/parallel.py --help.
+bench-parallel: packages
+	cmake --preset release >/dev/null
+	cmake --build --preset release --target yoke_bench
+	/usr/bin/python3 bench/parallel.py --output build/bench_parallel.json $(BENCH_ARGS)
+
+# How long the ranks of each pipeline schedule stand still, beside the schedule's own bubble. Wants two idle cores.
+bench-pipeline: packages
+	cmake --preset release >/dev/null
+	cmake --build --preset release --target yoke_pipeline_bench
+	OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none $(if $(filter 0,$(shell id -u)),--allow-run-as-root) \
+	  -n 2 build/yoke_pipeline_bench
 
 # What each way of saving memory saves, and what it costs; about ten minutes on two cores.
 bench-memory: packages

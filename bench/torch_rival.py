@@ -3,15 +3,21 @@
 
 Written so that PyTorch is not held back: fused query/key/value and gate/up products, its own attention kernel where it
 has one, the fused or for-each optimizer, no synchronisation within a step. Runs on PyTorch 1.13 and on 2.x.
+
+With --ranks N it is one of N processes under DistributedDataParallel over gloo, each bound to its part of the cores;
+gradients are summed in the last micro-batch's backward alone. With --turns it makes a step for each byte from a pipe.
 """
 import argparse
+import contextlib
 import json
 import math
+import os
 import resource
 import statistics
 import time
 
 import torch
+import torch.distributed
 import torch.nn.functional as F
 from torch import nn
 
@@ -100,47 +106,98 @@ def make_optimizer(model):
     return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95)), "plain"
 
 
+def join_ranks(a):
+    """Before the first tensor: OpenMP's threads are made where this process is bound."""
+    if a.ranks == 1:
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // a.ranks
+    if share:
+        os.sched_setaffinity(0, cores[a.rank * share:(a.rank + 1) * share])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{a.meeting}", rank=a.rank, world_size=a.ranks)
+
+
+class Trainer:
+    def __init__(self, a):
+        self.a = a
+        if a.threads:
+            torch.set_num_threads(a.threads)
+        torch.manual_seed(1)
+        model = Llama(a)
+        if a.precision == "bf16-weights":
+            model = model.bfloat16()
+        self.optimizer, self.optimizer_kind = make_optimizer(model)
+        self.parameters = list(model.parameters())
+        self.model = torch.compile(model) if a.compile else model
+        if a.ranks > 1:
+            self.model = nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        torch.manual_seed(2 + a.rank)
+        self.tokens = torch.randint(a.vocabulary, (a.micro_batches, a.batch, a.sequence + 1))
+
+    def step(self):
+        """Seconds and loss of a whole optimizer step."""
+        a = self.a
+        begin = time.perf_counter()
+        for m, tokens in enumerate(self.tokens):
+            last = m + 1 == a.micro_batches
+            with self.model.no_sync() if a.ranks > 1 and not last else contextlib.nullcontext():
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
+                    loss = self.model(tokens[:, :-1], tokens[:, 1:])
+                (loss / a.micro_batches).backward()
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        # DDP's gradients are views of its buckets.
+        self.optimizer.zero_grad(set_to_none=a.ranks == 1)
+        return time.perf_counter() - begin, float(loss)
+
+    def tokens_of_step(self):
+        return self.tokens[:, :, 1:].numel() * self.a.ranks
+
+
+def take_turns(trainer):
+    a = trainer.a
+    with open(f"{a.turns}.{a.rank}", "rb", buffering=0) as turns:
+        while turns.read(1):
+            seconds, loss = trainer.step()
+            if a.rank == 0:
+                print(json.dumps({"name": "tokens_per_second", "value": trainer.tokens_of_step() / seconds,
+                                  "unit": "tokens/s"}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("hidden", 768), ("layers", 12), ("heads", 12), ("mlp", 2048), ("vocabulary", 32000),
-                          ("sequence", 512), ("batch", 2), ("warmup", 2), ("steps", 5), ("threads", 0)):
+                          ("sequence", 512), ("batch", 2), ("micro-batches", 1), ("warmup", 2), ("steps", 5),
+                          ("threads", 0), ("ranks", 1), ("rank", 0)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--precision", choices=["fp32", "bf16", "bf16-weights"], default="bf16",
                         help="bf16: fp32 weights under autocast; bf16-weights: everything in bf16")
     parser.add_argument("--compile", action="store_true", help="torch.compile (PyTorch 2)")
+    parser.add_argument("--meeting", help="a new file through which ranks find each other")
+    parser.add_argument("--turns", help="named pipes PATH.0, PATH.1, ..., one a rank")
     a = parser.parse_args()
-    if a.threads:
-        torch.set_num_threads(a.threads)
-    torch.manual_seed(1)
-    model = Llama(a)
-    if a.precision == "bf16-weights":
-        model = model.bfloat16()
-    optimizer, kind = make_optimizer(model)
-    parameters = list(model.parameters())
-    step_model = torch.compile(model) if a.compile else model
-    tokens = torch.randint(a.vocabulary, (a.batch, a.sequence + 1))
+    join_ranks(a)
+    trainer = Trainer(a)
+    if a.turns:
+        return take_turns(trainer)
     seconds = []
     for step in range(a.warmup + a.steps):
-        begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
-            loss = step_model(tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        taken, loss = trainer.step()
         if step >= a.warmup:
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(taken)
     median = statistics.median(seconds)
+    if a.rank > 0:
+        return
     print(json.dumps({
-        "tokens_per_second": a.batch * a.sequence / median,
+        "tokens_per_second": trainer.tokens_of_step() / median,
         "step_seconds": median,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "parameters": sum(p.numel() for p in parameters),
-        "loss": float(loss),
+        "parameters": sum(p.numel() for p in trainer.parameters),
+        "loss": loss,
         "torch": torch.__version__,
         "mode": "compile" if a.compile else "eager",
         "precision": a.precision,
-        "optimizer": kind,
+        "optimizer": trainer.optimizer_kind,
         "threads": torch.get_num_threads()}))
 
 

@@ -2,7 +2,7 @@
 """What the documentation names exists: paths of this tree, `make` targets, yoke's commands.
 
 Looks at README.md, CONTRIBUTING.md and docs/**/*.md: inline code, code blocks and links. A name with a placeholder
-(<name>, NAME, NNNN, *, ...) is matched as a pattern or left out.
+(<name>, NAME, NNNN, *, ...) is matched as a pattern or left out. Nor may a merge leave its markers there.
 
 Usage: check_docs.py [--root ROOT] [--yoke BINARY] | --self-test
 """
@@ -18,10 +18,11 @@ PATH = re.compile(r"(?<![\w./-])(?:\./)?((?:%s)/[\w.*<>{},/-]*|[A-Z]\w+\.(?:md|t
                   "|".join(re.escape(f) for f in FOLDERS))
 MAKE = re.compile(r"(?:^\s*|[`;&(]\s*)make ([a-z][a-z-]*)")
 YOKE = re.compile(r"(?:^|[\s`;&(/])yoke ([a-z]+)(?: ([a-z]+))?")
+CONFLICT = re.compile(r"^(?:<{7}|>{7}) ", re.M)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 GENERATED = {"CMakeLists.txt"}  # names that the tree holds in many places
 # Parents whose second word is a command of its own.
-NESTED = {"tokenizer", "data"}
+NESTED = {"tokenizer", "data", "launch"}
 
 
 def code_of(text):
@@ -81,6 +82,8 @@ def check(root, yoke=None):
                 words = (command, second) if command in NESTED and second else (command,)
                 if not exists(*words):
                     problems.append(f"{where}:{number}: yoke has no command '{' '.join(words)}'")
+        for marker in CONFLICT.finditer(text):
+            problems.append(f"{where}:{text.count(chr(10), 0, marker.start()) + 1}: a merge was not finished")
         for link in LINK.findall(text):
             if ":" not in link and not (page.parent / link).exists():
                 problems.append(f"{where}: broken link {link}")
@@ -101,12 +104,12 @@ def self_test():
         yoke.write_text('#!/bin/sh\n[ "$1" = train ]\n')
         yoke.chmod(0o755)
         good = check(root, yoke)
-        (root / "docs/bad.md").write_text("`src/gone.cc`\n```sh\nmake gone && yoke vanish a\n```\n[x](y.md)\n")
+        (root / "docs/bad.md").write_text("`src/gone.cc`\n```sh\nmake gone && yoke vanish a\n```\n[x](y.md)\n" + "<" * 7 + " HEAD\n")
         bad = check(root, yoke)
-    if good or len(bad) != 4:
+    if good or len(bad) != 5:
         print("\n".join(["self-test failed:", *good, *bad]))
         return 1
-    print("self-test: a missing file, target, command and link were found")
+    print("self-test: a missing file, target, command and link and an unfinished merge were found")
     return 0
 
 

@@ -21,8 +21,9 @@ LAYERS = {
     "monitor": {"base"},
     "train": {"model", "data", "checkpoint", "monitor"},
     "plan": {"train"},
+    "launch": {"train"},
     "doctor": {"device"},
-    "cli": {"train", "plan", "doctor", "monitor"},
+    "cli": {"train", "plan", "launch", "doctor", "monitor"},
 }
 ANYWHERE = "cli"  # files directly in src/ (main.cc) count as this layer
 

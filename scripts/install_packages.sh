@@ -5,9 +5,10 @@ set -euo pipefail
 
 build=(build-essential cmake ninja-build ccache pkg-config libdnnl-dev libcli11-dev libyaml-cpp-dev
        nlohmann-json3-dev libspdlog-dev libfmt-dev libsentencepiece-dev libonig-dev libutf8proc-dev libxxhash-dev
-       libgtest-dev)
+       libgtest-dev libopenmpi-dev openmpi-bin)
 demo=(bible-kjv)
-test=(bible-kjv python3 python3-venv python3-torch libopenblas0-openmp clang-format clang-tidy libclang-rt-14-dev fortunes-zh)
+test=(bible-kjv python3 python3-venv python3-torch libopenblas0-openmp clang-format clang-tidy libclang-rt-14-dev fortunes-zh
+      slurm-wlm munge iproute2 util-linux)
 
 [ $# -gt 0 ] || { echo "usage: $0 build|demo|test..." >&2; exit 2; }
 wanted=()

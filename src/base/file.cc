@@ -138,6 +138,52 @@ void FileWriter::commit() {
   }
 }
 
+void RegionFile::create(const std::filesystem::path& path, uint64_t bytes) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) fail_file("{}: can't be created: {}.", path.string(), reason());
+  const auto size = static_cast<off_t>(bytes);
+  bool made = bytes == 0 || ::fallocate(fd, 0, 0, size) == 0;
+  if (!made && (errno == EOPNOTSUPP || errno == ENOSYS)) made = ::ftruncate(fd, size) == 0;
+  const std::string why = made ? "" : reason();
+  ::close(fd);
+  if (!made) fail_file("{}: can't be given {} bytes: {}.", path.string(), bytes, why);
+}
+
+RegionFile::RegionFile(const std::filesystem::path& path) : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  if (fd_ < 0) fail_file("{}: can't be opened for writing: {}.", path_.string(), reason());
+}
+
+RegionFile::RegionFile(RegionFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+RegionFile::~RegionFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void RegionFile::write(uint64_t position, const void* data, size_t bytes) const {
+  const char* from = static_cast<const char*>(data);
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::pwrite(fd_, from + done, bytes - done, static_cast<off_t>(position + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_file("{}: can't be written: {}.", path_.string(), reason());
+    done += static_cast<size_t>(n);
+  }
+}
+
+void RegionFile::read(uint64_t position, void* data, size_t bytes) const {
+  char* to = static_cast<char*>(data);
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::pread(fd_, to + done, bytes - done, static_cast<off_t>(position + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_file("{}: can't be read: {}.", path_.string(), n < 0 ? reason() : "it ended early");
+    done += static_cast<size_t>(n);
+  }
+}
+
+void RegionFile::sync() const {
+  if (::fsync(fd_) != 0) fail_file("{}: can't be written: {}.", path_.string(), reason());
+}
+
 void write_file(const std::filesystem::path& path, std::string_view content) {
   FileWriter writer(path);
   writer.write(content);

@@ -58,6 +58,27 @@ class FileWriter {
   std::string buffer_;
 };
 
+/// A file of known size that is filled region by region, perhaps by several processes. Failures are UserErrors
+/// (bad_file) that name the path.
+class RegionFile {
+ public:
+  /// Makes a file of `bytes` bytes and takes its room on the disk where the file system can do that.
+  static void create(const std::filesystem::path& path, uint64_t bytes);
+  /// Opens a file that was created.
+  explicit RegionFile(const std::filesystem::path& path);
+  RegionFile(RegionFile&& other) noexcept;
+  RegionFile& operator=(RegionFile&&) = delete;
+  ~RegionFile();
+
+  void write(uint64_t position, const void* data, size_t bytes) const;
+  void read(uint64_t position, void* data, size_t bytes) const;
+  void sync() const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
 /// write + commit in one call.
 void write_file(const std::filesystem::path& path, std::string_view content);
 

@@ -24,6 +24,8 @@ static inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, st
 struct RandomStream {
   uint64_t seed = 0;
   uint64_t stream = 0;
+  /// For who numbers by a tensor's elements: where its first one stands in a larger tensor.
+  uint64_t first = 0;
 
   std::array<uint32_t, 4> block(uint64_t i) const {
     return philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream),

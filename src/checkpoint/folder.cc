@@ -47,8 +47,9 @@ void require_disk_space(const fs::path& folder, uint64_t bytes, const std::strin
   }
 }
 
-TemporaryFolder::TemporaryFolder(const fs::path& target)
-    : target_(absolute_target(target)), path_(beside(target_, kUnfinished)) {
+fs::path TemporaryFolder::path_of(const fs::path& target) { return beside(absolute_target(target), kUnfinished); }
+
+TemporaryFolder::TemporaryFolder(const fs::path& target) : target_(absolute_target(target)), path_(path_of(target_)) {
   std::error_code error;
   fs::remove_all(path_, error);
   if (!error) fs::create_directories(target_.parent_path(), error);

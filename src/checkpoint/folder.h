@@ -15,6 +15,8 @@ void require_disk_space(const std::filesystem::path& folder, uint64_t bytes, con
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::filesystem::path& target);
+  /// The name under which it is filled.
+  static std::filesystem::path path_of(const std::filesystem::path& target);
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder();

@@ -209,4 +209,37 @@ void WeightReader::read(size_t row, const TensorView& destination) const {
   }
 }
 
+void WeightReader::read(size_t row, const Region& region, const TensorView& destination) const {
+  const ParameterRow& spec = table_[row];
+  YOKE_ASSERT(inside(region, spec.shape) && destination.shape == region.shape && destination.contiguous() &&
+                  is_float(destination.dtype),
+              "{} of {} into {}", region.str(), spec.name, destination.str());
+  const auto target_bytes = static_cast<int64_t>(size_of(destination.dtype));
+  for (size_t i = 0; i < spec.parts.size(); ++i) {
+    const auto [file, tensor] = sources_[row][i];
+    const ParameterPart& part = spec.parts[i];
+    Region whole{{part.row}, spec.shape.rank() == 1 ? Shape{part.rows} : Shape{part.rows, spec.shape.cols()}};
+    const auto box = intersection(region, whole);
+    if (!box) continue;
+    const DType type = *tensor->type->dtype;
+    const auto source_bytes = static_cast<int64_t>(size_of(type));
+    const auto piece = static_cast<int64_t>(SafetensorsFile::kPieceBytes) / source_bytes;
+    char* to = destination.as<char>() + index_in(region, box->offset) * target_bytes;
+    int64_t released = 0;  // elements of the tensor
+    for_each_run(*box, whole, [&](int64_t target, int64_t source, int64_t elements) {
+      for (int64_t at = 0; at < elements; at += piece) {
+        const int64_t count = std::min(piece, elements - at), end = source + at + count;
+        convert_elements(file->bytes(*tensor).data() + (source + at) * source_bytes, type,
+                         to + (target + at) * target_bytes, destination.dtype, count);
+        if (end - released < piece) continue;
+        file->release(*tensor, static_cast<size_t>(released * source_bytes),
+                      static_cast<size_t>((end - released) * source_bytes));
+        released = end;
+      }
+    });
+    file->release(*tensor, static_cast<size_t>(released * source_bytes),
+                  tensor->bytes() - static_cast<size_t>(released * source_bytes));
+  }
+}
+
 }  // namespace yoke

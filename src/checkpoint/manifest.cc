@@ -50,29 +50,26 @@ std::string file_fault(const fs::path& folder, const json& file, CheckDepth dept
 
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:06}", step); }
 
-std::string checkpoint_fault(const fs::path& path, CheckDepth depth) try {
+std::string checkpoint_fault(const fs::path& path, CheckDepth depth, int reader, int readers) try {
   if (!fs::exists(path / kMarkerFile)) return "it was never completed (its marker is missing)";
-  const std::string marker = read_file(path / kMarkerFile, 1024),
-                    text = read_file(path / kManifestFile, kMaxCheckpointJson);
+  const std::string marker = read_file(path / kMarkerFile, 1024), text = read_file(path / kManifestFile, kMaxManifest);
   if (marker != hash_hex(text.data(), text.size()) + "\n") return "the manifest isn't the one that the marker names";
   const json manifest = parse_json(text, kManifestFile);
   if (!manifest.is_object() || manifest.value("format", json()) != kManifestFormat) {
     return fmt::format("its format is not {}, the one that this version of yoke reads", kManifestFormat);
   }
   if (!manifest.contains("files") || !manifest["files"].is_array()) return "the manifest is malformed";
+  int nth = 0;
   for (const json& file : manifest["files"]) {
-    if (std::string fault = file_fault(path, file, depth); !fault.empty()) return fault;
+    const bool hashed = depth == CheckDepth::hashes && nth++ % readers == reader;
+    const std::string fault = file_fault(path, file, hashed ? CheckDepth::hashes : CheckDepth::sizes);
+    if (!fault.empty()) return fault;
   }
   return "";
 } catch (const UserError& error) {
   return error.what();
 } catch (const fs::filesystem_error& error) {
   return error.what();
-}
-
-Shape make_shape(const std::array<int64_t, Shape::kMaxRank>& d, int rank) {
-  const Shape shapes[] = {{}, {d[0]}, {d[0], d[1]}, {d[0], d[1], d[2]}, {d[0], d[1], d[2], d[3]}};
-  return shapes[rank];
 }
 
 json shape_json(const Shape& shape) {

@@ -82,15 +82,25 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, size_t> index_;
 };
 
+struct SafetensorsItem {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+};
+
+/// What a file of these tensors, in this order, begins with, and where everything is in it.
+struct SafetensorsPlan {
+  std::string header;               ///< length and JSON, padded so that the data begins at a multiple of 8
+  std::vector<uint64_t> positions;  ///< of each tensor's bytes in the file
+  uint64_t file_bytes = 0;
+};
+SafetensorsPlan plan_safetensors(const std::vector<SafetensorsItem>& tensors, const StoredMetadata& metadata);
+
 /// Writes a file without holding more than a buffer of it: the header comes from the shapes, then the bytes of the
 /// tensors follow in the order of `tensors`, in pieces of any size.
 class SafetensorsWriter {
  public:
-  struct Item {
-    std::string name;
-    DType dtype = DType::f32;
-    std::vector<int64_t> shape;
-  };
+  using Item = SafetensorsItem;
 
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<Item>& tensors,
                     const StoredMetadata& metadata);

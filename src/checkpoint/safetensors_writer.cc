@@ -4,11 +4,8 @@
 
 namespace yoke {
 
-namespace {
-
-/// The length and the header, padded with spaces so that the data begins at a multiple of 8; adds the data's bytes.
-std::string make_header(const std::vector<SafetensorsWriter::Item>& tensors, const StoredMetadata& metadata,
-                        uint64_t* file_bytes) {
+SafetensorsPlan plan_safetensors(const std::vector<SafetensorsItem>& tensors, const StoredMetadata& metadata) {
+  SafetensorsPlan plan;
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t position = 0;
@@ -18,22 +15,24 @@ std::string make_header(const std::vector<SafetensorsWriter::Item>& tensors, con
     for (const int64_t dim : shape) bytes = checked_product(bytes, dim, name.c_str());
     header[name] = {
         {"dtype", stored_type(dtype).name}, {"shape", shape}, {"data_offsets", {position, position + bytes}}};
+    plan.positions.push_back(static_cast<uint64_t>(position));
     position += bytes;
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   const uint64_t length = text.size();
-  *file_bytes = sizeof length + length + static_cast<uint64_t>(position);
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+  plan.header = std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+  for (uint64_t& begin : plan.positions) begin += plan.header.size();
+  plan.file_bytes = plan.header.size() + static_cast<uint64_t>(position);
+  return plan;
 }
-
-}  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<Item>& tensors,
                                      const StoredMetadata& metadata)
     : file_(path) {
-  const std::string header = make_header(tensors, metadata, &file_bytes_);
-  write(header.data(), header.size());
+  const SafetensorsPlan plan = plan_safetensors(tensors, metadata);
+  file_bytes_ = plan.file_bytes;
+  write(plan.header.data(), plan.header.size());
 }
 
 void SafetensorsWriter::write(const void* data, size_t bytes) {

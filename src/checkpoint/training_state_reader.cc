@@ -6,6 +6,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/text.h"
+#include "checkpoint/together.h"
 #include "checkpoint/training_state.h"
 
 namespace yoke {
@@ -14,31 +15,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-/// The part that two boxes share, in global indices; nothing when they don't touch.
-std::optional<Region> intersection(const Region& a, const Region& b) {
-  Region both = a;
-  std::array<int64_t, Shape::kMaxRank> dims{};
-  for (int i = 0; i < a.shape.rank(); ++i) {
-    const auto d = static_cast<size_t>(i);
-    const int64_t begin = std::max(a.offset[d], b.offset[d]);
-    const int64_t end = std::min(a.offset[d] + a.shape[i], b.offset[d] + b.shape[i]);
-    if (begin >= end) return std::nullopt;
-    both.offset[d] = begin;
-    dims[d] = end - begin;
-  }
-  both.shape = make_shape(dims, a.shape.rank());
-  return both;
-}
-
-/// Index of a global position in the contiguous memory of `box`.
-int64_t index_in(const Region& box, const std::array<int64_t, Shape::kMaxRank>& position) {
-  int64_t index = 0;
-  for (int i = 0; i < box.shape.rank(); ++i) {
-    index = index * box.shape[i] + position[static_cast<size_t>(i)] - box.offset[static_cast<size_t>(i)];
-  }
-  return index;
-}
 
 /// Copies the box `part` from the memory of box `source` to that of box `target`, row by row of the last dimension.
 /// done(begin, end) says which bytes of the source are not needed any more, a few MiB at a time.
@@ -67,31 +43,26 @@ void copy_box(const Region& part, const Region& source, const uint8_t* from, con
   }
 }
 
-bool inside(const Region& region, const Shape& global) {
-  if (region.shape.rank() != global.rank()) return false;
-  for (int i = 0; i < global.rank(); ++i) {
-    const int64_t offset = region.offset[static_cast<size_t>(i)];
-    if (offset < 0 || region.shape[i] > global[i] || offset > global[i] - region.shape[i]) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 json checkpoint_state(const fs::path& path) {
   return parse_json(read_file(path / kStateFile, kMaxCheckpointJson), (path / kStateFile).string());
 }
 
-Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
-  const std::string fault = checkpoint_fault(path, CheckDepth::hashes);
-  if (!fault.empty()) fail_file("{}: can't be resumed from: {}.", path.string(), fault);
-  state_ = checkpoint_state(path);
-  read_manifest();
+Checkpoint::Checkpoint(const fs::path& path, const Parallel& parallel) : path_(path) {
+  together(parallel, [&] {
+    const Mesh& mesh = parallel.mesh();
+    const std::string fault = checkpoint_fault(path, CheckDepth::hashes, mesh.rank(), mesh.sizes().ranks());
+    if (!fault.empty()) fail_file("{}: can't be resumed from: {}.", path.string(), fault);
+    state_ = checkpoint_state(path);
+    read_manifest();
+    return std::string();
+  });
 }
 
 void Checkpoint::read_manifest() {
   const std::string file = (path_ / kManifestFile).string();
-  const json manifest = parse_json(read_file(file, kMaxCheckpointJson), file);
+  const json manifest = parse_json(read_file(file, kMaxManifest), file);
   std::map<std::string, const SafetensorsFile*> opened;
   try {
     step_ = manifest.at("step").get<int64_t>();
@@ -122,17 +93,27 @@ void Checkpoint::read_manifest() {
   }
 }
 
-std::unique_ptr<Checkpoint> Checkpoint::newest(const fs::path& folder) {
-  for (const CheckpointEntry& entry : find_checkpoints(folder, CheckDepth::sizes)) {
-    std::string fault = entry.fault;
+std::unique_ptr<Checkpoint> Checkpoint::newest(const fs::path& folder, const Parallel& parallel) {
+  // All ranks walk through what rank 0 finds.
+  const json found = json::parse(on_first(parallel, [&] {
+    json entries = json::array();
+    for (const CheckpointEntry& entry : find_checkpoints(folder, CheckDepth::sizes)) {
+      entries.push_back({{"name", entry.path.filename().string()}, {"fault", entry.fault}});
+    }
+    return entries.dump(-1, ' ', false, json::error_handler_t::replace);
+  }));
+  for (const json& entry : found) {
+    const fs::path path = folder / entry.at("name").get<std::string>();
+    auto fault = entry.at("fault").get<std::string>();
     if (fault.empty()) {
       try {
-        return std::make_unique<Checkpoint>(entry.path);
+        return std::make_unique<Checkpoint>(path, parallel);
       } catch (const UserError& error) {
+        if (error.code() != ExitCode::bad_file) throw;
         fault = error.what();
       }
     }
-    log::warn("Skipped the checkpoint {}: {}.", entry.path.string(), fault);
+    if (parallel.first()) log::warn("Skipped the checkpoint {}: {}.", path.string(), fault);
   }
   return nullptr;
 }

@@ -65,13 +65,22 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{}: {}.", full_name(command), error.what());
 }
 
+int report_lost_output(int reason) {
+  return report(ExitCode::bad_file,
+                fmt::format("standard output can't be written: {}.", std::generic_category().message(reason)));
+}
+
 /// A command whose output was lost has failed.
 int flush_output() {
   errno = 0;
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::cout.good()) return 0;
-  return report(ExitCode::bad_file,
-                fmt::format("standard output can't be written: {}.", std::generic_category().message(errno)));
+  return report_lost_output(errno);
+}
+
+int report_bug(const std::exception& error) {
+  return report(ExitCode::bug,
+                fmt::format("unexpected failure: {}\nThis may be a bug in yoke; please report it.", error.what()));
 }
 
 int run_unprotected(CLI::App& app, int argc, const char* const* argv) {
@@ -96,9 +105,11 @@ int run_app(CLI::App& app, int argc, const char* const* argv) {
   } catch (const std::bad_alloc&) {
     return report(ExitCode::does_not_fit,
                   "the system refused more memory; use a smaller batch, sequence or model, or end other programs.");
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) return report_lost_output(error.code().value());  // longer than its buffer
+    return report_bug(error);
   } catch (const std::exception& error) {
-    return report(ExitCode::bug,
-                  fmt::format("unexpected failure: {}\nThis may be a bug in yoke; please report it.", error.what()));
+    return report_bug(error);
   }
 }
 

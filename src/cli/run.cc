@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/frame.h"
+#include "launch/start.h"
 
 namespace yoke {
 
@@ -24,12 +25,17 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kExamples);
   int code = 0;
-  add_train_command(app, [&code](const TrainOptions& options) { code = train(options); });
+  add_train_command(app, [&code](const TrainOptions& options) {
+    const std::optional<int> started = start_ranks(options);
+    code = started ? *started : train(options);
+  });
   add_plan_command(app, [](const PlanOptions& options) { plan(options); });
   add_generate_command(app, [&code](const GenerateOptions& options) { code = generate(options); });
   add_eval_command(app, [&code](const EvalOptions& options) { code = evaluate(options); });
+  add_export_command(app, [&code](const ExportOptions& options) { code = export_checkpoint(options); });
   add_tokenizer_command(app);
   add_data_command(app);
+  add_launch_command(app);
   add_completion_command(app);
   add_unbuilt_commands(app);
   const int failure = run_app(app, argc, argv);

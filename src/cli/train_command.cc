@@ -16,6 +16,8 @@ constexpr const char* kExamples = R"(Examples:
   yoke train recipe.yaml --data.train a.txt,b.txt --train.precision fp32
   yoke train recipe.yaml --resume auto
   yoke train recipe.yaml --dry-run
+  yoke train recipe.yaml --parallel.data 4
+  yoke train recipe.yaml --hosts node1:8,node2:8
 
 docs/recipe.md explains every key.)";
 
@@ -34,6 +36,15 @@ void add_train_command(CLI::App& app, std::function<void(const TrainOptions&)> a
   command->add_flag("--dry-run", options->dry_run, "Stop after plan and rehearsal");
   command->add_flag("--verbose", options->verbose, "More log lines");
   command->add_flag("--profile", options->profile, "Measure every operation and print the table at the end");
+  command
+      ->add_option("--hosts", options->hosts,
+                   "Hosts to start ranks on, each with how many: through mpirun, which reaches them by ssh")
+      ->type_name("HOST:N,...");
+  command->add_option("--hostfile", options->hostfile, "The same in a file, a line a host: HOST slots=N")
+      ->type_name("FILE");
+  // What the process that starts ranks tells them.
+  command->add_option("--ranks", options->ranks)->group("");
+  command->add_option("--terminal", options->terminal)->group("");
   add_recipe_overrides(*command, options, options->overrides);
   command->footer(kExamples);
   command->callback([options, action] {

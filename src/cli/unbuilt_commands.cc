@@ -13,12 +13,10 @@ struct Unbuilt {
 };
 
 constexpr Unbuilt kUnbuilt[] = {
-    {"export", "Write a model for other programs"},
     {"merge", "Merge an adapter into its model"},
     {"doctor", "What on this machine will break or slow a run"},
     {"bench", "This machine's ceilings"},
     {"dashboard", "A live web page of the runs in a folder"},
-    {"launch", "Files that start a run on a cluster"},
 };
 
 }  // namespace

@@ -33,6 +33,11 @@ int64_t Loader::steps() const {
   return (options_.limit - 1) / options_.global_batch + 1;
 }
 
+/// The first of a step's `rows` that is not of a lower rank.
+int64_t Loader::share_of(int64_t rows, int64_t rank) const {
+  return rows / options_.ranks * rank + rows % options_.ranks * rank / options_.ranks;
+}
+
 /// Reads the step that begins at `from`; a pure function of the data, the options and `from`.
 std::optional<StepData> Loader::read(const LoaderState& from) const {
   const int64_t epoch_rows = data_.rows();
@@ -46,10 +51,7 @@ std::optional<StepData> Loader::read(const LoaderState& from) const {
   StepData step;
   step.rows = rows;
   step.partial = rows < options_.global_batch;
-  const auto share = [&](int64_t rank) {
-    return rows / options_.ranks * rank + rows % options_.ranks * rank / options_.ranks;
-  };
-  const int64_t begin = share(options_.rank), end = share(options_.rank + 1);
+  const int64_t begin = share_of(rows, options_.rank), end = share_of(rows, options_.rank + 1);
   const int64_t largest_share = (rows + options_.ranks - 1) / options_.ranks;
   const int64_t batches = (largest_share + options_.micro_batch - 1) / options_.micro_batch;
 
@@ -121,8 +123,13 @@ void Loader::restore(const LoaderState& state) {
 
 std::string Loader::next_samples_hash() const {
   Hasher hasher;
-  if (const std::optional<StepData> step = read(state_))
-    for (const Batch& batch : step->batches) hasher.update(batch.tokens.data(), batch.tokens.size() * sizeof(int32_t));
+  const std::optional<StepData> step = read(state_);
+  const int64_t rows = step ? share_of(step->rows, options_.rank + 1) - share_of(step->rows, options_.rank) : 0;
+  if (rows == 0) return "";
+  for (int64_t i = 0; i * options_.micro_batch < rows; ++i) {
+    const Batch& batch = step->batches[static_cast<size_t>(i)];
+    hasher.update(batch.tokens.data(), batch.tokens.size() * sizeof(int32_t));
+  }
   return hasher.hex();
 }
 

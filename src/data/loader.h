@@ -66,11 +66,12 @@ class Loader {
 
   /// Steps from the start to the limit.
   int64_t steps() const;
-  /// XXH3-128 of the tokens that the next step holds for this rank: differs between ranks.
+  /// XXH3-128 of the tokens that the next step holds for this rank: differs between ranks. "" where it holds none.
   std::string next_samples_hash() const;
 
  private:
   std::optional<StepData> read(const LoaderState& from) const;
+  int64_t share_of(int64_t rows, int64_t rank) const;
   void start();
   void stop();
   void read_ahead(const std::stop_token& stopping, LoaderState from);

@@ -1,6 +1,7 @@
 // Context: what every operation gets as its first argument. There are no globals.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -45,6 +46,8 @@ class Stream {
     clock_ += compute > memory ? compute : memory;
   }
   double clock() const { return clock_; }
+  /// Time that the dry device's stream stands still.
+  void wait_until(double clock) { clock_ = std::max(clock_, clock); }
   /// Returns when all work launched so far is done.
   void synchronize() {}
 

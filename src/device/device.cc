@@ -1,15 +1,18 @@
 #include "device/device.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 #include "base/error.h"
+#include "device/deprivation.h"
 
 namespace yoke {
 
@@ -157,6 +160,23 @@ size_t available_memory(const std::string& root) {
 ResidentMemory resident_memory() {
   return {.now = static_cast<size_t>(field("/proc/self/status", "VmRSS:") * 1024),
           .peak = static_cast<size_t>(field("/proc/self/status", "VmHWM:") * 1024)};
+}
+
+Deprivation deprivation(const std::string& root) {
+  Deprivation found;
+  std::error_code failure;
+  for (const auto& task : std::filesystem::directory_iterator(root + "/proc/self/task", failure)) {
+    // Nanoseconds on a core, nanoseconds ready for one.
+    found.queued += std::max(0.0, cgroup_number(task.path().string() + "/schedstat", 1)) * 1e-9;
+  }
+  for (std::string path = cgroup_path(root);; path = path.substr(0, path.rfind('/'))) {
+    found.throttled = std::max(found.throttled, field(root + "/sys/fs/cgroup" + path + "/cpu.stat", "throttled_usec"));
+    if (path.empty()) break;
+  }
+  found.throttled *= 1e-6;
+  rusage usage{};
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) found.faults = static_cast<double>(usage.ru_majflt);
+  return found;
 }
 
 }  // namespace yoke

@@ -22,4 +22,16 @@ void download(Context& ctx, const TensorView& source, void* destination, size_t 
   }
 }
 
+void copy(Context& ctx, const TensorView& source, const TensorView& destination) {
+  YOKE_ASSERT(source.contiguous() && destination.contiguous() && source.bytes() == destination.bytes(),
+              "copy of {} to {}", source.str(), destination.str());
+  const auto bytes = static_cast<double>(source.bytes());
+  ctx.stream.account("copy", {.bytes_read = bytes, .bytes_written = bytes}, 0);
+  if (ctx.device.is_dry()) {
+    ctx.stream.advance(ctx.device.rates(), {.bytes_read = bytes, .bytes_written = bytes});
+  } else {
+    std::memcpy(destination.data, source.data, source.bytes());
+  }
+}
+
 }  // namespace yoke

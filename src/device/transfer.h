@@ -13,6 +13,9 @@ void upload(Context& ctx, const void* source, size_t bytes, const TensorView& de
 /// Waits for the stream. On the dry device `destination` is filled with zeros, or left out (null).
 void download(Context& ctx, const TensorView& source, void* destination, size_t bytes);
 
+/// Copies a contiguous tensor to another of as many bytes, on the device.
+void copy(Context& ctx, const TensorView& source, const TensorView& destination);
+
 /// On the dry device `source` may be empty: a plan needs no data.
 template <class T>
 void upload(Context& ctx, std::span<const T> source, const TensorView& destination) {

@@ -8,7 +8,8 @@ MemoryKind kind_of(Fate fate) {
                                     : MemoryKind::scratch;
 }
 
-ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute recompute) {
+ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute recompute, int tensor_size)
+    : tensor_size_(tensor_size) {
   using A = BlockActivations;
   const auto kept_below = [&](Recompute level) { return recompute < level ? Fate::saved : Fate::recomputed; };
   const Fate norms = kept_below(Recompute::norms);
@@ -16,18 +17,18 @@ ActivationTable::ActivationTable(const ModelConfig& c, DType compute, Recompute 
   const Fate mlp = recompute == Recompute::mlp || recompute == Recompute::block ? Fate::recomputed : Fate::saved;
   const Fate attention = kept_below(Recompute::attention);
   rows_ = {
-      {"input", &A::input, compute, c.hidden, Fate::saved, BlockPart::attention},
-      {"input_rstd", &A::input_rstd, DType::f32, 1, block, BlockPart::attention},
-      {"input_norm", &A::input_norm, compute, c.hidden, norms, BlockPart::attention},
+      {"input", &A::input, compute, c.hidden, Fate::saved, BlockPart::attention, true},
+      {"input_rstd", &A::input_rstd, DType::f32, 1, block, BlockPart::attention, true},
+      {"input_norm", &A::input_norm, compute, c.hidden, norms, BlockPart::attention, true},
       {"qkv", &A::qkv, compute, c.qkv_size(), attention, BlockPart::attention},
       {"attention", &A::attention, compute, c.q_size(), attention, BlockPart::attention},
       {"lse", &A::lse, DType::f32, c.heads, attention, BlockPart::attention},
-      {"mid", &A::mid, compute, c.hidden, block, BlockPart::mlp},
-      {"mid_rstd", &A::mid_rstd, DType::f32, 1, block, BlockPart::mlp},
-      {"mid_norm", &A::mid_norm, compute, c.hidden, norms, BlockPart::mlp},
+      {"mid", &A::mid, compute, c.hidden, block, BlockPart::mlp, true},
+      {"mid_rstd", &A::mid_rstd, DType::f32, 1, block, BlockPart::mlp, true},
+      {"mid_norm", &A::mid_norm, compute, c.hidden, norms, BlockPart::mlp, true},
       {"gate_up", &A::gate_up, compute, 2 * c.mlp, mlp, BlockPart::mlp},
       {"product", &A::product, compute, c.mlp, norms, BlockPart::mlp},
-      {"delta", &A::delta, compute, c.hidden, Fate::scratch, BlockPart::mlp},
+      {"delta", &A::delta, compute, c.hidden, Fate::scratch, BlockPart::mlp, true},
   };
   if (c.qk_norm) {
     rows_.push_back({"q_rstd", &A::q_rstd, DType::f32, c.heads, attention, BlockPart::attention});
@@ -43,19 +44,22 @@ Fate ActivationTable::fate(TensorView BlockActivations::*tensor) const {
   return Fate::scratch;
 }
 
-int64_t ActivationTable::saved_bytes_per_token() const {
-  int64_t bytes = 0;
+double ActivationTable::saved_bytes_per_token() const {
+  double bytes = 0;
   for (const ActivationRow& row : rows_) {
-    if (row.fate == Fate::saved) bytes += row.cols * static_cast<int64_t>(size_of(row.dtype));
+    const double size = static_cast<double>(row.cols) * static_cast<double>(size_of(row.dtype));
+    if (row.fate == Fate::saved) bytes += row.sliced ? size / static_cast<double>(tensor_size_) : size;
   }
   return bytes;
 }
 
 void ActivationTable::allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind,
                                std::optional<BlockPart> part) const {
+  YOKE_ASSERT(tokens % tensor_size_ == 0, "{} tokens in {} slices", tokens, tensor_size_);
   for (const ActivationRow& row : rows_) {
-    if (row.fate == fate && part.value_or(row.part) == row.part)
-      into.*row.tensor = arena.allocate(row.name, row.dtype, {tokens, row.cols}, kind);
+    if (row.fate != fate || part.value_or(row.part) != row.part) continue;
+    const int64_t rows = row.sliced ? tokens / tensor_size_ : tokens;
+    into.*row.tensor = arena.allocate(row.name, row.dtype, {rows, row.cols}, kind);
   }
 }
 

@@ -29,23 +29,24 @@ enum class Fate {
 /// As plans call memory of this fate.
 MemoryKind kind_of(Fate fate);
 
-/// Tensors of one block, shape [tokens, ...]. T: tokens, h: hidden, n: heads, k: kv heads, d: head size, f: MLP size.
+/// Tensors of one block, shape [tokens, ...]. T: tokens, S: those of this rank's slice (model/tensor_parallel.h), h:
+/// hidden, and of this rank n: heads, k: kv heads, d: head size, f: MLP size.
 struct BlockActivations {
-  TensorView input;       ///< [T, h] residual stream at the block's entry
-  TensorView input_rstd;  ///< [T] f32
-  TensorView input_norm;  ///< [T, h]
+  TensorView input;       ///< [S, h] residual stream at the block's entry
+  TensorView input_rstd;  ///< [S] f32
+  TensorView input_norm;  ///< [S, h]
   TensorView qkv;         ///< [T, (n + 2k) d]; q and k rotated in place unless there is a QK-norm
   TensorView q_rstd;      ///< [T, n] f32, QK-norm only
   TensorView k_rstd;      ///< [T, k] f32, QK-norm only
   TensorView qk;          ///< [T, (n + k) d] normalised and rotated, QK-norm only
   TensorView attention;   ///< [T, n d]
   TensorView lse;         ///< [T, n] f32
-  TensorView mid;         ///< [T, h] residual stream between attention and MLP
-  TensorView mid_rstd;    ///< [T] f32
-  TensorView mid_norm;    ///< [T, h]
+  TensorView mid;         ///< [S, h] residual stream between attention and MLP
+  TensorView mid_rstd;    ///< [S] f32
+  TensorView mid_norm;    ///< [S, h]
   TensorView gate_up;     ///< [T, 2 f]
   TensorView product;     ///< [T, f] silu(gate) * up
-  TensorView delta;       ///< [T, h] what attention, then the MLP, adds to the residual stream
+  TensorView delta;       ///< [S, h] what attention, then the MLP, adds to the residual stream
 };
 
 /// Which half of a block's backward reads a tensor last: what only the MLP's half needs is free before the other.
@@ -58,17 +59,20 @@ struct ActivationRow {
   int64_t cols;
   Fate fate;
   BlockPart part;
+  bool sliced = false;  ///< only the tokens of this rank's slice
 };
 
 class ActivationTable {
  public:
-  ActivationTable(const ModelConfig& config, DType compute, Recompute recompute);
+  /// `config`: with the sizes of one of `tensor_size` tensor-parallel ranks.
+  ActivationTable(const ModelConfig& config, DType compute, Recompute recompute, int tensor_size = 1);
 
   const std::vector<ActivationRow>& rows() const { return rows_; }
   Fate fate(TensorView BlockActivations::*tensor) const;
   /// Bytes kept between forward and backward, per layer and token.
-  int64_t saved_bytes_per_token() const;
-  /// Points the rows of this fate, of both parts of a block or of one, at fresh memory of that kind.
+  double saved_bytes_per_token() const;
+  /// Points the rows of this fate, of both parts of a block or of one, at fresh memory of that kind. `tokens`: of all
+  /// ranks.
   void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into, MemoryKind kind,
                 std::optional<BlockPart> part = {}) const;
   void allocate(Arena& arena, Fate fate, int64_t tokens, BlockActivations& into,
@@ -80,6 +84,7 @@ class ActivationTable {
 
  private:
   std::vector<ActivationRow> rows_;
+  int64_t tensor_size_;
 };
 
 }  // namespace yoke

@@ -25,6 +25,18 @@ void require(bool legal, const char* field, int64_t found, const std::string& ru
 
 }  // namespace
 
+ModelConfig ModelConfig::local(const TensorShard& shard) const {
+  const int size = shard.size;
+  YOKE_ASSERT(size > 0 && shard.rank >= 0 && shard.rank < size, "rank {} of {}", shard.rank, size);
+  YOKE_ASSERT(heads % size == 0 && kv_heads % size == 0 && mlp % size == 0, "a model on {} tensor ranks", size);
+  ModelConfig config = *this;
+  config.heads /= size;
+  config.kv_heads /= size;
+  config.mlp /= size;
+  config.vocabulary = padded_vocabulary(size) / size;
+  return config;
+}
+
 int64_t ModelConfig::parameters() const {
   const int64_t embedding = product(vocabulary, hidden, "vocab_size x hidden_size");
   const int64_t attention = sum({product(hidden, qkv_size(), "hidden_size x the size of queries, keys and values"),

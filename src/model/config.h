@@ -26,6 +26,13 @@ struct RopeScaling {
   int64_t original_max_positions = 0;  ///< llama3 only
 };
 
+/// Place of a rank on the tensor axis.
+struct TensorShard {
+  int rank = 0;
+  int size = 1;
+  bool operator==(const TensorShard&) const = default;
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
   int64_t vocabulary = 0;
@@ -53,6 +60,12 @@ struct ModelConfig {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
   /// Window of a layer, 0 for none.
   int64_t window(int64_t layer) const { return layer >= first_sliding_layer ? sliding_window : 0; }
+
+  /// Ids of the vocabulary, rounded up so that they split evenly over this many ranks.
+  int64_t padded_vocabulary(int size) const { return (vocabulary + size - 1) / size * size; }
+  /// What one tensor-parallel rank computes with: its share of heads, kv heads, mlp and padded vocabulary. Sizes have
+  /// been checked.
+  ModelConfig local(const TensorShard& shard) const;
 
   /// V*h*(1 + untied) + L*(2hnd + 2hkd + 3hf + 2h) + h, plus (n+2k)d a layer for QKV bias, 2d for QK-norm. UserError
   /// when it overflows.

@@ -59,6 +59,10 @@ void MetricsWriter::step(const StepReport& report) {
   line["memory"] = report.memory;
   line["seconds"] = report.seconds;
   line["skipped"] = report.skipped;
+  for (const SlowRank& slow : report.slow_ranks) {
+    line["slow_ranks"].push_back(
+        {{"rank", slow.rank}, {"host", slow.host}, {"seconds_lost", slow.lost}, {"cause", slow.cause}});
+  }
   append(line.dump() + "\n");
 }
 

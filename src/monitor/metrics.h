@@ -2,6 +2,8 @@
 //
 // A logged step:  {"step": 10, "epoch": 0.1, "loss": 2.5, "lr": 3e-4, "grad_norm": 1.2, "tokens": 40960,
 //                  "tokens_per_second": 1234.5, "mfu": 0.4, "memory": 123456, "seconds": 33.1, "skipped": 0}
+// and where ranks were slow: "slow_ranks": [{"rank": 3, "host": "a", "seconds_lost": 4.5, "cause": "..."}] of about the
+// last five seconds, or longer steps
 // An evaluation:  {"step": 10, "validation_loss": 2.6, "validation_tokens": 4096, "validation_seconds": 1.5}
 // A number that is not finite or not known is null.
 #pragma once

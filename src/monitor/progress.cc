@@ -88,9 +88,9 @@ std::string progress_line(const StepReport& report, std::optional<double> second
 }
 
 /// The first of the logger's sinks: takes the bar away before the others write their line.
-class Progress::ClearBeforeLog : public spdlog::sinks::base_sink<std::mutex> {
+class ProgressDisplay::ClearBeforeLog : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit ClearBeforeLog(Progress& progress) : progress_(progress) {}
+  explicit ClearBeforeLog(ProgressDisplay& progress) : progress_(progress) {}
 
  private:
   void sink_it_(const spdlog::details::log_msg&) override {
@@ -99,23 +99,23 @@ class Progress::ClearBeforeLog : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override {}
 
-  Progress& progress_;
+  ProgressDisplay& progress_;
 };
 
-Progress::Progress(int fd, int64_t every) : fd_(fd), every_(every), terminal_(::isatty(fd) == 1) {
+ProgressDisplay::ProgressDisplay(int fd, int64_t every) : fd_(fd), every_(every), terminal_(::isatty(fd) == 1) {
   if (!terminal_) return;
   log_hook_ = std::make_shared<ClearBeforeLog>(*this);
   auto& sinks = spdlog::default_logger()->sinks();
   sinks.insert(sinks.begin(), log_hook_);
 }
 
-Progress::~Progress() {
+ProgressDisplay::~ProgressDisplay() {
   if (!terminal_) return;
   std::erase(spdlog::default_logger()->sinks(), log_hook_);
   if (drawn_ > 0) write_all(fd_, "\n");
 }
 
-void Progress::step(const StepReport& report) {
+void ProgressDisplay::step(const StepReport& report) {
   const std::optional<double> left = seconds_left(report);
   if (!terminal_) {
     if (is_logged(report.step, report.total_steps, every_)) write_all(fd_, progress_line(report, left) + "\n");
@@ -128,7 +128,7 @@ void Progress::step(const StepReport& report) {
   draw(progress_bar(report, left, width - 1), width);  // the last column would wrap on some terminals
 }
 
-void Progress::evaluation(const EvaluationReport& report) {
+void ProgressDisplay::evaluation(const EvaluationReport& report) {
   const std::lock_guard lock(mutex_);
   clear();
   write_all(fd_, fmt::format("step {}  validation loss {:.4f}  perplexity {:.4g}  ({} tokens in {})\n", report.step,
@@ -136,7 +136,7 @@ void Progress::evaluation(const EvaluationReport& report) {
                              short_time(report.seconds)));
 }
 
-std::optional<double> Progress::seconds_left(const StepReport& report) {
+std::optional<double> ProgressDisplay::seconds_left(const StepReport& report) {
   if (!first_) first_ = report;
   const int64_t steps = report.step - first_->step;
   if (steps <= 0) return {};
@@ -144,7 +144,7 @@ std::optional<double> Progress::seconds_left(const StepReport& report) {
          static_cast<double>(report.total_steps - report.step);
 }
 
-void Progress::draw(const std::string& bar, int width) {
+void ProgressDisplay::draw(const std::string& bar, int width) {
   const std::lock_guard lock(mutex_);
   // A terminal that became narrower has wrapped the old bar over several rows.
   const size_t rows = drawn_ > 0 ? (drawn_ - 1) / static_cast<size_t>(width) : 0;
@@ -154,7 +154,7 @@ void Progress::draw(const std::string& bar, int width) {
   drawn_ = bar.size();
 }
 
-void Progress::clear() {
+void ProgressDisplay::clear() {
   if (drawn_ == 0) return;
   write_all(fd_, "\r\x1b[J");
   drawn_ = 0;

@@ -21,13 +21,13 @@ std::string progress_line(const StepReport& report, std::optional<double> second
 
 /// Writes to `fd`: the bar when that is a terminal, redrawn at most ten times a second and fitted to its width at that
 /// moment, else a line for each logged step. While a bar is shown, log lines go above it. A closed pipe is ignored.
-class Progress {
+class ProgressDisplay {
  public:
   /// `every` is the recipe's log.every; only plain lines follow it.
-  Progress(int fd, int64_t every);
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress();  ///< leaves the last bar on the screen
+  ProgressDisplay(int fd, int64_t every);
+  ProgressDisplay(const ProgressDisplay&) = delete;
+  ProgressDisplay& operator=(const ProgressDisplay&) = delete;
+  ~ProgressDisplay();  ///< leaves the last bar on the screen
 
   void step(const StepReport& report);  ///< after every step, logged or not
   void evaluation(const EvaluationReport& report);

@@ -5,6 +5,8 @@
 // scales, and its random numbers are a function of its place alone.
 #pragma once
 
+#include <cstring>
+
 #include "ops/cpu_math.h"
 #include "ops/moment.h"
 
@@ -13,10 +15,11 @@ namespace yoke::YOKE_ISA {
 static_assert(kBlock % kMomentBlock == 0);
 
 /// 32 random bits for each element of the block that begins at element `begin` of a tensor: RandomStream::block, four
-/// elements a call. `use` (0 or 1) tells apart numbers for different things of one element.
+/// elements a call. `use` (0 or 1) tells apart numbers for different things of one element. random.first is a multiple
+/// of kBlock.
 static inline void random_bits(const RandomStream& random, int64_t begin, uint32_t use, uint32_t* bits) {
   constexpr int64_t kCalls = kBlock / 4;
-  const uint64_t first = static_cast<uint64_t>(begin) / 4;
+  const uint64_t first = (random.first + static_cast<uint64_t>(begin)) / 4;
   const auto stream0 = static_cast<uint32_t>(random.stream), stream1 = static_cast<uint32_t>(random.stream >> 32);
   const auto key0 = static_cast<uint32_t>(random.seed), key1 = static_cast<uint32_t>(random.seed >> 32);
   const auto high = static_cast<uint32_t>(first >> 32) | use << 31;
@@ -37,6 +40,33 @@ static inline void random_bits(const RandomStream& random, int64_t begin, uint32
     bits[kCalls + i] = c1;
     bits[2 * kCalls + i] = c2;
     bits[3 * kCalls + i] = c3;
+  }
+}
+
+/// The number of a rank's element in the whole tensor; `run`: how many from it on are neighbours there, too.
+static inline int64_t place_of(const ElementPlaces& p, int64_t element, int64_t* run) {
+  const int64_t row = element / p.cols, col = element % p.cols;
+  int at = 0;
+  while (at + 1 < p.ranges && p.range[at + 1].row <= row) ++at;
+  *run = p.cols - col;
+  if (p.cols == p.whole_cols) *run = at + 1 < p.ranges ? p.range[at + 1].row * p.cols - element : INT64_MAX;
+  return (row - p.range[at].row + p.range[at].whole) * p.whole_cols + p.first_col + col;
+}
+
+/// The same for `n` elements of a tensor that may be a part of a larger one: bits of the places that they have there.
+static inline void random_bits(const RandomStream& random, const ElementPlaces& places, int64_t begin, int64_t n,
+                               uint32_t use, uint32_t* bits) {
+  if (places.cols == 0) return random_bits(random, begin, use, bits);
+  const RandomStream whole{random.seed, random.stream};
+  uint32_t block[kBlock];
+  int64_t in_block = -1;
+  for (int64_t i = 0; i < n;) {
+    int64_t run = 0;
+    const int64_t at = place_of(places, static_cast<int64_t>(random.first) + begin + i, &run);
+    const int64_t first = at / kBlock * kBlock, count = std::min(std::min(run, n - i), first + kBlock - at);
+    if (first != in_block) random_bits(whole, in_block = first, use, block);
+    std::memcpy(bits + i, block + (at - first), static_cast<size_t>(count) * sizeof *bits);
+    i += count;
   }
 }
 
@@ -62,10 +92,10 @@ static inline float* load_weights(const OptimizedWeights& w, int64_t begin, int6
 
 /// `random`: of this tensor and step.
 static inline void store_weights(const float* block, const OptimizedWeights& w, int64_t begin, int64_t n,
-                                 const RandomStream& random) {
+                                 const RandomStream& random, const ElementPlaces& places = {}) {
   if (w.master.dtype == DType::bf16) {
     uint32_t bits[kBlock];
-    random_bits(random, begin, 1, bits);
+    random_bits(random, places, begin, n, 1, bits);
     bf16* out = w.master.as<bf16>() + begin;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = round_at_random(block[i], bits[i]);

@@ -42,6 +42,20 @@ const DynamicMap& dynamic_map(bool is_signed);
 void check_moment(const char* op, const char* name, const MomentTensor& moment, int64_t elements);
 double bytes_of(const MomentTensor& moment);
 
+/// Where the elements of a rank's tensor stand in the whole model's, from which the rank has ranges of rows and of
+/// columns. What is rounded at random takes the numbers of the whole tensor's elements, whoever holds them.
+struct ElementPlaces {
+  static constexpr int kMostRanges = 3;
+  struct Range {
+    int64_t row = 0;    ///< of the rank's tensor: where the range begins; it goes on to the next one
+    int64_t whole = 0;  ///< the same row of the whole tensor
+  };
+  int64_t cols = 0;  ///< of the rank's tensor; 0: it is the whole one
+  int64_t whole_cols = 0, first_col = 0;
+  int ranges = 0;
+  Range range[kMostRanges];
+};
+
 /// What an optimizer changes: the master weights and, where blocks compute in 16 bits, the rounded copy.
 struct OptimizedWeights {
   TensorView master;  ///< [n] f32; or bf16, the only copy there is, rounded at random

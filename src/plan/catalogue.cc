@@ -46,6 +46,20 @@ double number(const std::string& field) {
   return value;
 }
 
+/// 16 lanes, one way, as their specifications have it.
+double pcie_bytes_per_second(int generation) {
+  switch (generation) {
+    case 3:
+      return 15.8e9;
+    case 4:
+      return 31e9;
+    case 5:
+      return 63e9;
+    default:
+      YOKE_ASSERT(false, "hardware.csv: PCIe {}", generation);
+  }
+}
+
 Gpu gpu_of(const std::map<std::string, std::string, std::less<>>& row) {
   const auto at = [&](const char* column) -> const std::string& {
     const auto field = row.find(column);
@@ -62,6 +76,17 @@ Gpu gpu_of(const std::map<std::string, std::string, std::less<>>& row) {
           .fp16_flops = number(at("fp16_dense_tflops")) * 1e12,
           .fp32_flops = number(at("fp32_tflops")) * 1e12,
           .source = at("source")};
+  // A bridge joins two cards, and not every pair has one.
+  const std::string& interconnect = at("interconnect");
+  if (const double both_ways = number(at("nvlink_bidir_gbs"));
+      both_ways > 0 && interconnect.find("bridge") == std::string::npos) {
+    gpu.link = interconnect;
+    gpu.link_bytes_per_second = both_ways / 2 * 1e9;
+  } else {
+    const auto generation = static_cast<int>(number(at("pcie_gen")));
+    gpu.link = fmt::format("PCIe {}.0 x16", generation);
+    gpu.link_bytes_per_second = pcie_bytes_per_second(generation);
+  }
   const double usable_mib = number(at("usable_mib"));
   gpu.usable_bytes = static_cast<size_t>(usable_mib > 0 ? usable_mib * 0x1p20 : gpu.vendor_gb * 1e9);
   YOKE_ASSERT(gpu.usable_bytes > 0 && gpu.multiprocessors > 0 && (usable_mib > 0) == !gpu.usable_source.empty(),

@@ -22,6 +22,8 @@ struct Gpu {
   double bf16_flops = 0;        ///< dense peak a second; 0: the GPU has none
   double fp16_flops = 0;
   double fp32_flops = 0;
+  double link_bytes_per_second = 0;  ///< to other GPUs of the node, one way, at most
+  std::string link;                  ///< what that is: "NVLink4 + NVSwitch", "PCIe 4.0 x16"
   std::string source;
 };
 

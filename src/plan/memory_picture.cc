@@ -6,8 +6,12 @@
 #include <cmath>
 
 #include "plan/report.h"
+#include "plan/svg.h"
 
 namespace yoke {
+
+using svg::label;
+using svg::line;
 
 namespace {
 
@@ -102,32 +106,6 @@ Columns changing_part(Columns columns) {
     columns.at_peak[band] -= least;
   }
   return columns;
-}
-
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '&') {
-      safe += "&amp;";
-    } else if (c == '<') {
-      safe += "&lt;";
-    } else if (c == '>') {
-      safe += "&gt;";
-    } else if (static_cast<unsigned char>(c) >= 0x20) {  // no other control character is legal in XML
-      safe += c;
-    }
-  }
-  return safe;
-}
-
-/// Text at a place; `anchor` is start, middle or end.
-std::string label(double x, double y, const char* anchor, int size, std::string_view text, const char* extra = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\" {}>{}</text>\n", x, y, anchor,
-                     size, extra, escaped(text));
-}
-
-std::string line(double x1, double y1, double x2, double y2, const char* style) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2, style);
 }
 
 /// The vertical axis of a plot between two heights: its unit, its top, and the distance between two ticks (1, 2 or 5
@@ -266,11 +244,7 @@ std::string memory_picture(const MemoryPlan& p) {
   const Axis axis(capacity_shown ? std::max(peak, capacity) : peak, kTop, kBottom, 7);
   const Axis zoom(total(changing.at_peak), kZoomTop, kZoomBottom, 4);
   const EngineOptions& e = p.engine;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\" fill=\"#202020\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-      kWidth, kHeight);
+  std::string svg = svg::begin(kWidth, kHeight);
   svg += label(kLeft, 34, "start", 18, fmt::format("Memory over one step: {}", p.model), "font-weight=\"bold\"");
   svg += label(kLeft, 58, "start", 13,
                fmt::format("{} on {}, {} micro-batch{} of {} x {} tokens; {} of {}: {}", name_of(e.compute), p.device,
@@ -286,7 +260,7 @@ std::string memory_picture(const MemoryPlan& p) {
     svg += label(kLeft, y, "start", 12, note);
     y += 20;
   }
-  return svg + "</svg>\n";
+  return svg + svg::kEnd;
 }
 
 }  // namespace yoke

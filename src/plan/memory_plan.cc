@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/hf_config.h"
+#include "train/pipeline_cost.h"
 #include "train/run_setup.h"
 
 namespace yoke {
@@ -30,6 +31,18 @@ DeviceRates rates_of(const Gpu& gpu, DType compute) {
   return {.flops_per_second = flops, .bytes_per_second = gpu.bytes_per_second};
 }
 
+/// A ring's steps in NCCL's own model (tuning.cc, protocol "Simple"): over NVLink or PCIe, and over a network.
+constexpr double kNodeLatency = 3.4e-6, kNetworkLatency = 14e-6;
+/// A port of 400 Gb/s for each GPU, as nodes of H100 have it.
+constexpr double kNetworkBytesPerSecond = 50e9;
+constexpr int kGpusOfANode = 8;
+
+LinkRates links_of(const Gpu& gpu, int ranks, int node_ranks) {
+  return {.node = {gpu.link_bytes_per_second, kNodeLatency},
+          .network = {kNetworkBytesPerSecond, kNetworkLatency},
+          .node_ranks = node_ranks > 0 ? node_ranks : std::min(ranks, kGpusOfANode)};
+}
+
 /// Chooses what the recipe leaves open.
 void settle(MemoryPlan& p, const Recipe& recipe) {
   Fit fit = fit_recipe(p.search(), recipe, p.engine);
@@ -37,8 +50,10 @@ void settle(MemoryPlan& p, const Recipe& recipe) {
   p.plan = std::move(fit.plan);
 }
 
-void plan_on_gpu(MemoryPlan& p, const Recipe& recipe) {
+void plan_on_gpu(MemoryPlan& p, const Recipe& recipe, int node_ranks) {
   const Gpu& gpu = *p.gpu;
+  const int ranks = p.engine.mesh.ranks();
+  if (ranks > 1) p.links = links_of(gpu, ranks, node_ranks);
   p.device = gpu.name;
   p.planned_on = Device::dry_gpu(gpu.multiprocessors);
   p.rates = rates_of(gpu, p.engine.compute);
@@ -56,14 +71,24 @@ void plan_on_gpu(MemoryPlan& p, const Recipe& recipe) {
       "attention are taken to stay in shared memory.",
       "The overhead of context, kernels and libraries is an estimate from measurements of other programs.",
       "Times are bounds from the vendor's peak rates."};
+  if (ranks > 1) {
+    p.estimates.push_back(fmt::format(
+        "Messages: {} of {:.0f} GB/s each way and {:.1f} us between the {} ranks of a node{}, behind the computation "
+        "where it lets them; collectives as rings.",
+        gpu.link, gpu.link_bytes_per_second * 1e-9, kNodeLatency * 1e6, p.links.node_ranks,
+        ranks <= p.links.node_ranks ? ""
+                                    : fmt::format(", and between nodes, which is assumed, {:.0f} GB/s and {:.0f} us",
+                                                  kNetworkBytesPerSecond * 1e-9, kNetworkLatency * 1e6)));
+  }
   if (gpu.vendor != "NVIDIA") p.estimates.push_back(fmt::format("yoke has no backend for GPUs of {}.", gpu.vendor));
 }
 
-void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
-  p.planned_on = Device::cpu(static_cast<int>(recipe.threads.value_or(usable_cores())));
+void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe, int node_ranks) {
+  p.local_ranks = node_ranks > 0 ? std::min(node_ranks, p.engine.mesh.ranks()) : p.engine.mesh.ranks();
+  p.planned_on = Device::cpu(static_cast<int>(recipe.threads.value_or(std::max(usable_cores() / p.local_ranks, 1))));
   p.device = p.planned_on.str();
   p.rates = measure_rates(p.planned_on, p.engine.compute);
-  const MemoryBudget budget = measure_budget(recipe, p.engine);
+  const MemoryBudget budget = measure_budget(recipe, p.engine, p.planned_on.threads(), p.local_ranks);
   p.outside = {{"batches, read ahead", "loader", 3, budget.loader},
                {"program and libraries", "overhead", 1, budget.before + budget.runtime}};
   p.capacity = std::min(budget.capacity, budget.outside() + static_cast<size_t>(budget.arena()));
@@ -73,6 +98,13 @@ void plan_on_this_machine(MemoryPlan& p, const Recipe& recipe) {
   settle(p, recipe);
   p.estimates = {"Program and libraries: what this process has resident now; tokenizer and data come on top.",
                  "Times are bounds from rates measured just now."};
+  if (p.engine.mesh.ranks() > 1) {
+    p.estimates.push_back(
+        fmt::format("{} ranks share this machine's free memory evenly; rates are those of one rank alone, and messages "
+                    "take no time: "
+                    "how fast they are here is not known.",
+                    p.local_ranks));
+  }
 }
 
 }  // namespace
@@ -95,10 +127,10 @@ size_t MemoryPlan::needed() const {
 FitSearch MemoryPlan::search() const {
   double budget = static_cast<double>(capacity);
   for (const PlanLine& line : outside) budget -= static_cast<double>(line.bytes);
-  return {planned_on, config, rates, budget};
+  return {planned_on, config, rates, budget, links};
 }
 
-MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {
+MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu, const PlannedRanks& ranks) {
   if (recipe.device == DeviceChoice::cuda && !gpu) fail_usage("device is cuda; name the GPU with --gpu.");
   if (recipe.device == DeviceChoice::cpu && gpu) fail_usage("device is cpu; leave --gpu out, or set --device auto.");
   Recipe here = recipe;
@@ -106,12 +138,14 @@ MemoryPlan plan_memory(const Recipe& recipe, const std::optional<Gpu>& gpu) {
   check_supported(here);
   MemoryPlan p{.model = recipe.model.path, .config = read_hf_config(recipe.model.path).model, .gpu = gpu};
   const auto& precision = recipe.train.precision;
-  p.engine = engine_options(recipe, p.config, gpu ? compute_type_of(*gpu, precision) : compute_type(precision));
+  p.engine =
+      engine_options(recipe, p.config, gpu ? compute_type_of(*gpu, precision) : compute_type(precision), ranks.mesh);
   if (gpu) {
-    plan_on_gpu(p, recipe);
+    plan_on_gpu(p, recipe, ranks.node_ranks);
   } else {
-    plan_on_this_machine(p, recipe);
+    plan_on_this_machine(p, recipe, ranks.node_ranks);
   }
+  if (p.engine.mesh.pipeline > 1) p.pipeline = pipeline_timeline_of(p.planned_on, p.config, p.engine, p.rates, p.links);
   return p;
 }
 

@@ -14,8 +14,11 @@ std::string bytes_text(size_t bytes);
 /// The settings, items by kind, the peak with its moment, capacity, verdict, and what is estimated.
 std::string plan_report(const MemoryPlan& plan);
 
-/// {"model", "device", "ranks": 1, "parameters", "precision", "predicted": {the keys of plan.json's, for the
-/// whole device}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}
+/// {"model", "device", "ranks", "parameters", "precision", "predicted": {the keys of plan.json's, for the
+/// whole device of the rank that takes most}, "capacity": {"bytes", "source"}, "fits", "estimates": [...]}, of several
+/// ranks "rank", "mesh": {...}, "pipeline_ranks": [{"rank", "peak_bytes", "state_bytes", "fits"}] and "traffic":
+/// {group: {"bytes", "collectives", "waited_seconds"}}, and for a pipeline
+/// "pipeline": {"schedule", "stages", "idle_share"}
 nlohmann::json plan_json(const MemoryPlan& plan);
 
 /// The message of a plan that does not fit: settings that do, behind `command`, which is what was typed; or, where none

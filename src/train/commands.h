@@ -19,6 +19,10 @@ struct TrainOptions {
   bool dry_run = false;                   ///< stop after plan and rehearsal
   bool verbose = false;
   bool profile = false;  ///< measure each operation and print the table at the end
+  std::string hosts;     ///< where ranks are started, as "a:4,b:4"; empty: on this machine
+  std::string hostfile;  ///< the same in a file
+  int ranks = 0;         ///< what yoke told mpirun to start; 0: yoke didn't start this process
+  std::string terminal;  ///< of the process that started the ranks; rank 0's standard error goes there
 };
 
 struct GenerateOptions {
@@ -47,6 +51,15 @@ struct EvalOptions {
   bool json = false;                       ///< print one JSON object instead of lines for people
 };
 
+enum class ExportFormat { hf, peft, gguf };
+
+struct ExportOptions {
+  std::string source;  ///< a run's output folder (its newest whole checkpoint), or one checkpoint
+  ExportFormat format = ExportFormat::hf;
+  std::optional<std::string> output;   ///< default: `model` in the run's folder; of one checkpoint `model-step-...`
+  std::optional<Precision> precision;  ///< of the files; default: what the run computes in
+};
+
 /// `yoke train`. The exit code is `done` or `interrupted`; every other ending is a UserError.
 int train(const TrainOptions& options);
 
@@ -55,5 +68,9 @@ int generate(const GenerateOptions& options);
 
 /// `yoke eval`: loss (nats per token), perplexity and token count go to standard output.
 int evaluate(const EvalOptions& options);
+
+/// `yoke export`: a model folder from a checkpoint of any number of ranks, by this process alone; a few MiB of the
+/// weights are in memory at a time.
+int export_checkpoint(const ExportOptions& options);
 
 }  // namespace yoke

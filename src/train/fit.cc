@@ -10,11 +10,11 @@ namespace yoke {
 namespace {
 
 /// Tokens; no more than 4096 chunks, because a chunk for a few tokens saves next to nothing.
-int64_t smallest_loss_chunk(const EngineOptions& options) {
-  return std::max<int64_t>(64, options.micro_batch * options.sequence_length / 4096);
-}
+int64_t smallest_loss_chunk(const EngineOptions& options) { return std::max<int64_t>(64, options.tokens() / 4096); }
 
 constexpr double kSameTime = 1.01;
+/// For each rank of a pipeline: its bubble is 6 % of a step.
+constexpr int64_t kManyMicroBatches = 16;
 
 double time_of(const EnginePlan& plan) { return plan.step_seconds > 0 ? plan.step_seconds : plan.step_flops; }
 
@@ -33,7 +33,7 @@ std::optional<Fit> best_of(std::vector<Fit>& candidates) {
 
 EngineOptions with_micro_batch(EngineOptions options, int64_t micro_batch) {
   if (options.loss_chunk > 0) {  // as many chunks as before
-    const int64_t before = options.micro_batch * options.sequence_length, after = micro_batch * options.sequence_length;
+    const int64_t before = options.tokens(), after = before / options.micro_batch * micro_batch;
     const int64_t chunks = (before + options.loss_chunk - 1) / options.loss_chunk;
     options.loss_chunk = std::max<int64_t>((after + chunks - 1) / chunks, 1);
   }
@@ -59,13 +59,16 @@ std::vector<int64_t> micro_batches(const EngineOptions& options, const FitFreedo
 
 }  // namespace
 
-/// Weights and what every layer saves are too much already: a dry run would only take time to say so.
+/// Weights and what every layer saves are too much already: a dry run would only take time to say so. Of the ranks of a
+/// pipeline the one with most has at least the mean, and saves one micro-batch at least.
 bool FitSearch::is_hopeless(const EngineOptions& options, Recompute setting) const {
   const ActivationTable table(config_, options.compute, setting);
-  const double tokens = static_cast<double>(options.micro_batch) * static_cast<double>(options.sequence_length);
-  const double saved = static_cast<double>(config_.layers) * static_cast<double>(table.saved_bytes_per_token());
-  const double weights = static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters());
-  return weights + tokens * saved > budget_;
+  const auto ranks = static_cast<double>(options.mesh.pipeline) * options.mesh.tensor;
+  const auto tokens = static_cast<double>(options.tokens());
+  const double saved = static_cast<double>(config_.layers) * table.saved_bytes_per_token() / ranks;
+  const double weights =
+      static_cast<double>(size_of(options.compute)) * static_cast<double>(config_.parameters()) / ranks;
+  return weights / (options.zero < 3 ? 1 : options.mesh.shards()) + tokens * saved > budget_;
 }
 
 std::optional<Fit> FitSearch::with_recompute(EngineOptions options, Recompute setting) const {
@@ -98,7 +101,10 @@ std::optional<Fit> FitSearch::search(const EngineOptions& options, const FitFree
       EnginePlan whole = plan(candidate);
       if (fits(whole)) {
         found.push_back({candidate, std::move(whole)});
-        break;  // a smaller micro-batch saves nothing that is needed
+        // A smaller micro-batch saves nothing that is needed, but makes a pipeline's bubble smaller.
+        if (candidate.mesh.pipeline == 1 || candidate.micro_batches >= kManyMicroBatches * candidate.mesh.pipeline)
+          break;
+        continue;
       }
     }
     if (!freedom.recompute) continue;
@@ -113,8 +119,7 @@ std::optional<Fit> FitSearch::fastest(const EngineOptions& options, const FitFre
   auto fit = search(options, freedom);
   if (!freedom.loss_chunk) return fit;
   EngineOptions smaller = options;
-  const int64_t tokens = options.micro_batch * options.sequence_length;
-  if (smaller.loss_chunk == 0) smaller.loss_chunk = default_loss_chunk(config_, options.compute, tokens);
+  if (smaller.loss_chunk == 0) smaller.loss_chunk = default_loss_chunk(config_, options.compute, options.tokens());
   while (!fit && smaller.loss_chunk > smallest_loss_chunk(options)) {
     smaller.loss_chunk = std::max(smaller.loss_chunk / 2, smallest_loss_chunk(options));
     fit = search(smaller, freedom);
@@ -139,6 +144,18 @@ Fit FitSearch::smallest(const EngineOptions& options, const FitFreedom& freedom)
   return best;
 }
 
+std::vector<EngineOptions> higher_stages(const EngineOptions& options) {
+  std::vector<EngineOptions> all;
+  const OptimizerKind kind = options.optimizer.kind;
+  const bool whole_matrices = kind == OptimizerKind::muon || kind == OptimizerKind::adafactor;
+  if (options.mesh.shards() == 1 || whole_matrices) return all;
+  for (int zero = options.zero + 1; zero <= 3; ++zero) {
+    all.push_back(options);
+    all.back().zero = zero;
+  }
+  return all;
+}
+
 std::vector<EngineOptions> cheaper_formats(const EngineOptions& options) {
   std::vector<EngineOptions> all;
   EngineOptions o = options;
@@ -156,7 +173,8 @@ std::vector<EngineOptions> cheaper_formats(const EngineOptions& options) {
   const bool bf16 = o.compute == DType::bf16;
   add(bf16 && o.gradients == DType::f32, [&] { o.gradients = DType::bf16; });
   add(bf16 && o.fp32_master, [&] { o.fp32_master = false; });
-  add(o.compute != DType::f16 && o.micro_batches == 1 && !o.consume_gradients, [&] { o.consume_gradients = true; });
+  add(o.compute != DType::f16 && o.micro_batches == 1 && o.mesh.ranks() == 1 && !o.consume_gradients,
+      [&] { o.consume_gradients = true; });
   return all;
 }
 
@@ -169,7 +187,7 @@ std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, c
     return o.recompute_layers < 0 ? config.layers : o.recompute_layers;
   };
   const auto chunks = [&](const EngineOptions& o) {
-    return o.loss_chunk == 0 ? 0 : (o.micro_batch * o.sequence_length + o.loss_chunk - 1) / o.loss_chunk;
+    return o.loss_chunk == 0 ? 0 : (o.tokens() + o.loss_chunk - 1) / o.loss_chunk;
   };
   add(to.micro_batch != from.micro_batch, "train.micro_batch", to.micro_batch);
   const bool recompute = to.recompute != from.recompute || layers(to) != layers(from);
@@ -182,6 +200,7 @@ std::string recipe_flags(const ModelConfig& config, const EngineOptions& from, c
   add(to.fp32_master != from.fp32_master, "memory.master", "none");
   add(to.consume_gradients != from.consume_gradients, "memory.consume_gradients", "true");
   add(chunks(to) != chunks(from), "memory.loss_chunks", chunks(to));
+  add(to.zero != from.zero, "parallel.zero", to.zero);
   return flags;
 }
 
@@ -202,9 +221,13 @@ std::string fitting_settings(const FitSearch& search, const ModelConfig& config,
   for (const FitFreedom& freedom : {FitFreedom{.recompute = true}, FitFreedom{.micro_batch = true}, kAll}) {
     offer(asked.options, freedom);
   }
+  std::vector<EngineOptions> stages = higher_stages(asked.options);
+  for (const EngineOptions& options : stages) {
+    if (offer(options, {}) || offer(options, kAll)) break;
+  }
   if (!text.empty()) return text;
   // What changes the arithmetic is offered only where nothing else fits.
-  for (const EngineOptions& options : cheaper_formats(asked.options)) {
+  for (const EngineOptions& options : cheaper_formats(stages.empty() ? asked.options : stages.back())) {
     const FitFreedom freedom{.recompute = true, .loss_chunk = true, .micro_batch = !options.consume_gradients};
     if (offer(options, freedom)) break;
   }

@@ -1,4 +1,5 @@
-// Which settings of a run fit its memory, and which of them is the fastest: every candidate is a dry run of the engine.
+// Which settings of a run fit its memory, and which of them is the fastest: every candidate is a dry run of the engine,
+// of each rank that differs from others, so that all ranks find the same.
 #pragma once
 
 #include <optional>
@@ -18,14 +19,15 @@ struct FitFreedom {
 
 struct Fit {
   EngineOptions options;
-  EnginePlan plan;
+  EnginePlan plan;  ///< plan_mesh()
 };
 
 class FitSearch {
  public:
-  /// `budget`: bytes that the arena may take.
-  FitSearch(const Device& device, const ModelConfig& config, const DeviceRates& rates, double budget)
-      : device_(device), config_(config), rates_(rates), budget_(budget) {}
+  /// `budget`: bytes that the arena of any rank may take.
+  FitSearch(const Device& device, const ModelConfig& config, const DeviceRates& rates, double budget,
+            const LinkRates& links = {})
+      : device_(device), config_(config), rates_(rates), budget_(budget), links_(links) {}
 
   /// The fastest settings that fit; of those within 1 % of it, the ones that take least memory. Nothing when none fits.
   std::optional<Fit> fastest(const EngineOptions& options, const FitFreedom& freedom) const;
@@ -33,9 +35,9 @@ class FitSearch {
   Fit smallest(const EngineOptions& options, const FitFreedom& freedom) const;
 
   /// The same search with less to give away.
-  FitSearch tighter(double bytes) const { return {device_, config_, rates_, budget_ - bytes}; }
+  FitSearch tighter(double bytes) const { return {device_, config_, rates_, budget_ - bytes, links_}; }
 
-  EnginePlan plan(const EngineOptions& options) const { return plan_engine(device_, config_, options, rates_); }
+  EnginePlan plan(const EngineOptions& options) const { return plan_mesh(device_, config_, options, rates_, links_); }
   bool fits(const EnginePlan& plan) const { return static_cast<double>(plan.peak_bytes) <= budget_; }
 
  private:
@@ -47,7 +49,11 @@ class FitSearch {
   const ModelConfig& config_;
   const DeviceRates& rates_;
   double budget_;
+  LinkRates links_;
 };
+
+/// `options` with higher stages of ZeRO, which change nothing but where state lives; none where one rank holds it all.
+std::vector<EngineOptions> higher_stages(const EngineOptions& options);
 
 /// `options` with ever cheaper formats of what the optimizer keeps, each with all that came before: they change what is
 /// computed, within the bounds that docs/recipe.md gives.

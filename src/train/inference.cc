@@ -101,7 +101,7 @@ double InferenceModel::evaluate(Context& ctx, const Batch& batch) {
   ArenaScope scope(ctx.arena);
   const DeviceBatch device =
       batch_.upload(ctx, batch.rows, batch.length, batch.tokens, batch.targets, batch.positions, batch.key_begin);
-  const WeightStore weights(weights_);
+  WeightStore weights(weights_);
   return sum_of_losses(ctx, transformer_, weights, device,
                        default_loss_chunk(config_.model, transformer_.compute(), device.size()));
 }
@@ -124,7 +124,8 @@ void InferenceModel::append_piece(Context& ctx, std::span<const int32_t> tokens)
   const TensorView device_tokens = send(tokens, piece_tokens_);
   const TensorView device_positions = send(positions, piece_positions_);
   const TensorView device_key_begin = send(key_begin, piece_key_begin_);
-  transformer_.decode(ctx, device_tokens, device_positions, device_key_begin, WeightStore(weights_), cache_, logits_);
+  WeightStore weights(weights_);
+  transformer_.decode(ctx, device_tokens, device_positions, device_key_begin, weights, cache_, logits_);
   convert(ctx, {.x = logits_, .y = logits_f32_});
 }
 

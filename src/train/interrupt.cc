@@ -31,11 +31,13 @@ InterruptGuard::InterruptGuard() {
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, &old_interrupt_);
   ::sigaction(SIGTERM, &action, &old_terminate_);
+  ::sigaction(SIGUSR1, &action, &old_user_);
 }
 
 InterruptGuard::~InterruptGuard() {
   ::sigaction(SIGINT, &old_interrupt_, nullptr);
   ::sigaction(SIGTERM, &old_terminate_, nullptr);
+  ::sigaction(SIGUSR1, &old_user_, nullptr);
   guarded = false;
 }
 

@@ -1,12 +1,13 @@
-// Ctrl-C and SIGTERM as a flag that the trainer asks between steps.
+// Ctrl-C and SIGTERM, and SIGUSR1, which comes from the process that started a rank, as a flag that the trainer asks
+// between steps.
 #pragma once
 
 #include <signal.h>
 
 namespace yoke {
 
-/// While one lives, the first SIGINT or SIGTERM only sets a flag and the second ends the process as if there were no
-/// guard. At most one at a time. Child processes and system calls in flight are left alone (SA_RESTART).
+/// While one lives, the first SIGINT, SIGTERM or SIGUSR1 only sets a flag and the second ends the process as if there
+/// were no guard. At most one at a time. Child processes and system calls in flight are left alone (SA_RESTART).
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -21,6 +22,7 @@ class InterruptGuard {
  private:
   struct sigaction old_interrupt_ {};
   struct sigaction old_terminate_ {};
+  struct sigaction old_user_ {};
 };
 
 }  // namespace yoke

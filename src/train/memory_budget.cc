@@ -25,16 +25,21 @@ FitFreedom freedom_of(const Recipe& recipe, const PinnedSettings& pinned) {
           .micro_batch = !recipe.train.micro_batch && pinned.micro_batch == 0};
 }
 
+/// " on rank 3 (pipeline 1)": where it doesn't fit, of several ranks.
+std::string rank_text(const Fit& fit) {
+  if (fit.options.mesh.ranks() == 1) return "";
+  return fmt::format(" on rank {} ({})", fit.plan.rank, Mesh(fit.options.mesh, fit.plan.rank).place_text());
+}
+
 std::string gib(size_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
 
 }  // namespace
 
-MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options) {
-  const size_t threads = static_cast<size_t>(recipe.threads.value_or(usable_cores()));
+MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options, int threads, int local_ranks) {
   MemoryBudget budget{.before = resident_memory().now,
                       .loader = loader_bytes(options),
-                      .runtime = (size_t{20} << 20) + threads * (size_t{2} << 20)};
-  budget.capacity = budget.before + available_memory();
+                      .runtime = (size_t{20} << 20) + static_cast<size_t>(threads) * (size_t{2} << 20)};
+  budget.capacity = budget.before + available_memory() / static_cast<size_t>(local_ranks);
   if (recipe.memory.limit && static_cast<size_t>(*recipe.memory.limit) < budget.capacity) {
     budget.capacity = static_cast<size_t>(*recipe.memory.limit);
     budget.limited = true;
@@ -53,8 +58,8 @@ void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConf
             const MemoryBudget& budget, const std::string& resume) {
   const size_t needed = budget.outside() + fit.plan.peak_bytes;
   std::string text =
-      fmt::format("The run needs {} of memory ({} for the arena, {} for program, data and batches), and {} {}.",
-                  gib(needed), gib(fit.plan.peak_bytes), gib(budget.outside()),
+      fmt::format("The run needs {} of memory{} ({} for the arena, {} for program, data and batches), and {} {}.",
+                  gib(needed), rank_text(fit), gib(fit.plan.peak_bytes), gib(budget.outside()),
                   budget.limited ? "memory.limit is" : "this machine has free for it", gib(budget.capacity));
   std::string command =
       command_with("yoke train " + shell_word(loaded.name), loaded.overrides, loaded, fit.options.compute);
@@ -64,14 +69,17 @@ void refuse(const LoadedRecipe& loaded, const FitSearch& search, const ModelConf
   if (!fitting.empty()) {
     text += " These settings fit:" + fitting;
   } else {
-    const std::vector<EngineOptions> cheaper = cheaper_formats(fit.options);
-    const Fit least = search.smallest(cheaper.empty() ? fit.options : cheaper.back(),
+    const std::vector<EngineOptions> stages = higher_stages(fit.options);
+    const EngineOptions& sharded = stages.empty() ? fit.options : stages.back();
+    const std::vector<EngineOptions> cheaper = cheaper_formats(sharded);
+    const Fit least = search.smallest(cheaper.empty() ? sharded : cheaper.back(),
                                       {.recompute = true, .loss_chunk = true, .micro_batch = true});
     const std::string flags = recipe_flags(config, fit.options, least.options);
     text += fmt::format(
-        " No setting makes it fit: the smallest run{} needs {}. Use a shorter data.sequence_length, a smaller model "
+        " No setting makes it fit: the smallest run{} needs {}. Use a shorter data.sequence_length, a smaller model{} "
         "or a machine with more memory.",
-        flags.empty() ? "" : fmt::format(" ({})", flags), gib(budget.outside() + least.plan.peak_bytes));
+        flags.empty() ? "" : fmt::format(" ({})", flags), gib(budget.outside() + least.plan.peak_bytes),
+        fit.options.mesh.ranks() > 1 ? ", more ranks" : "");
   }
   throw UserError(ExitCode::does_not_fit, text);
 }

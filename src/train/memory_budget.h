@@ -26,8 +26,9 @@ struct MemoryBudget {
   }
 };
 
-/// Measures what is free now: physical memory and cgroup limits less what is in use, and memory.limit.
-MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options);
+/// Measures what is free now: physical memory and cgroup limits less what is in use, shared evenly by the ranks of this
+/// host, and memory.limit.
+MemoryBudget measure_budget(const Recipe& recipe, const EngineOptions& options, int threads, int local_ranks = 1);
 
 /// What `auto` found when a run began and a resumed one keeps, because the order of sums depends on it; 0: open.
 struct PinnedSettings {

@@ -5,15 +5,17 @@
 
 namespace yoke {
 
-void MomentFormat::add(std::vector<StateRow>& state, const MomentNames& names, const ParameterRow& parameter) const {
-  const int64_t elements = parameter.shape.elements();
+void MomentFormat::add(std::vector<StateRow>& state, const MomentNames& names, const ParameterRow& parameter,
+                       const Shape& held) const {
+  // Of the whole parameter, so that it doesn't depend on how many ranks share it.
+  const bool quantized = parameter.decays() && parameter.whole.elements() >= kSmallestQuantized;
   if (format_ == MomentsFormat::bf16) {
-    state.push_back({names.values, names.label, DType::bf16, parameter.shape});
-  } else if (format_ == MomentsFormat::int8 && parameter.decays() && elements >= kSmallestQuantized) {
-    state.push_back({names.values, names.label, DType::u8, parameter.shape});
-    state.push_back({names.scale, names.label, DType::f32, {(elements + kMomentBlock - 1) / kMomentBlock}});
+    state.push_back({names.values, names.label, DType::bf16, held});
+  } else if (format_ == MomentsFormat::int8 && quantized) {
+    state.push_back({names.values, names.label, DType::u8, held});
+    state.push_back({names.scale, names.label, DType::f32, {(held.elements() + kMomentBlock - 1) / kMomentBlock}});
   } else {
-    state.push_back({names.values, names.label, DType::f32, parameter.shape});
+    state.push_back({names.values, names.label, DType::f32, held});
   }
 }
 
@@ -25,10 +27,12 @@ MomentTensor take_moment(std::span<const TensorView>& state) {
   return moment;
 }
 
-OptimizerState::OptimizerState(Arena& arena, const Optimizer& optimizer, const ParameterTable& parameters) {
+OptimizerState::OptimizerState(Arena& arena, const Optimizer& optimizer, const ParameterTable& parameters,
+                               const ParameterBuffers& pieces) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     first_.push_back(tensors_.size());
-    for (const StateRow& row : optimizer.state(parameters[i])) {
+    if (pieces[i].absent()) continue;
+    for (const StateRow& row : optimizer.state(parameters[i], pieces[i].shape)) {
       tensors_.push_back({row, i, arena.allocate(row.label, row.dtype, row.shape, MemoryKind::moments)});
       views_.push_back(tensors_.back().view);
     }

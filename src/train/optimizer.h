@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/parameters.h"
+#include "model/store.h"
 #include "ops/moment.h"
 
 namespace yoke {
@@ -53,7 +53,7 @@ struct StateRow {
 /// One update of one parameter.
 struct ParameterUpdate {
   const ParameterRow& parameter;
-  OptimizedWeights weights;           ///< of the parameter's shape
+  OptimizedWeights weights;           ///< of the parameter's shape, or [n] of its elements
   TensorView gradient;                ///< f32 | bf16, of that shape
   std::span<const TensorView> state;  ///< as Optimizer::state() lists them
   const UpdateOptions& options;
@@ -68,8 +68,9 @@ struct ParameterUpdate {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// All of them are zeros before the first update.
-  virtual std::vector<StateRow> state(const ParameterRow& parameter) const = 0;
+  /// Of a parameter of which this rank updates `held`: the parameter's shape, or [n] of its elements. All of them are
+  /// zeros before the first update.
+  virtual std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const = 0;
   /// Workspace from ctx.arena.
   virtual void update(Context& ctx, const ParameterUpdate& u) const = 0;
 };
@@ -79,7 +80,9 @@ std::unique_ptr<const Optimizer> make_optimizer(const OptimizerOptions& options)
 /// The table: every state tensor of every parameter.
 class OptimizerState {
  public:
-  OptimizerState(Arena& arena, const Optimizer& optimizer, const ParameterTable& parameters);
+  /// `pieces`: what of each parameter this rank updates; perhaps absent.
+  OptimizerState(Arena& arena, const Optimizer& optimizer, const ParameterTable& parameters,
+                 const ParameterBuffers& pieces);
 
   struct Tensor {
     StateRow row;

@@ -18,7 +18,8 @@ class MomentFormat {
  public:
   explicit MomentFormat(MomentsFormat format) : format_(format) {}
   /// Appends the one or two rows of a moment.
-  void add(std::vector<StateRow>& state, const MomentNames& names, const ParameterRow& parameter) const;
+  void add(std::vector<StateRow>& state, const MomentNames& names, const ParameterRow& parameter,
+           const Shape& held) const;
 
  private:
   MomentsFormat format_;

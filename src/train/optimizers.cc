@@ -9,14 +9,26 @@ namespace yoke {
 
 namespace {
 
+/// Of the tensor that the tensor axis divides; nothing where this rank has all of it.
+ElementPlaces places_of(const ParameterRow& row) {
+  if (row.shape == row.whole) return {};
+  ElementPlaces places{.cols = row.shape_cols(),
+                       .whole_cols = row.whole.rank() == 1 ? 1 : row.whole.cols(),
+                       .first_col = row.first_col,
+                       .ranges = static_cast<int>(row.parts.size())};
+  YOKE_ASSERT(places.ranges <= ElementPlaces::kMostRanges, "{} has {} parts", row.name, row.parts.size());
+  for (size_t i = 0; i < row.parts.size(); ++i) places.range[i] = {row.parts[i].row, row.parts[i].whole_row};
+  return places;
+}
+
 class AdamWOptimizer : public Optimizer {
  public:
   explicit AdamWOptimizer(MomentsFormat moments) : moments_(moments) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter) const override {
+  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
     std::vector<StateRow> state;
-    moments_.add(state, kFirstMoment, parameter);
-    moments_.add(state, kSecondMoment, parameter);
+    moments_.add(state, kFirstMoment, parameter, held);
+    moments_.add(state, kSecondMoment, parameter, held);
     return state;
   }
 
@@ -34,7 +46,8 @@ class AdamWOptimizer : public Optimizer {
                 .weight_decay = u.weight_decay(),
                 .gradient_scale = u.gradient_scale,
                 .step = u.options.step,
-                .random = u.random});
+                .random = u.random,
+                .places = places_of(u.parameter)});
   }
 
  private:
@@ -46,9 +59,9 @@ class SgdOptimizer : public Optimizer {
   explicit SgdOptimizer(const OptimizerOptions& options)
       : moments_(options.moments), momentum_(static_cast<float>(options.momentum)) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter) const override {
+  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
     std::vector<StateRow> state;
-    if (momentum_ > 0) moments_.add(state, kMomentum, parameter);
+    if (momentum_ > 0) moments_.add(state, kMomentum, parameter, held);
     return state;
   }
 
@@ -61,7 +74,8 @@ class SgdOptimizer : public Optimizer {
               .momentum = momentum_,
               .weight_decay = u.weight_decay(),
               .gradient_scale = u.gradient_scale,
-              .random = u.random});
+              .random = u.random,
+              .places = places_of(u.parameter)});
   }
 
  private:
@@ -75,10 +89,11 @@ class MuonOptimizer : public Optimizer {
   explicit MuonOptimizer(const OptimizerOptions& options)
       : adamw_(options.moments), moments_(options.moments), momentum_(static_cast<float>(options.momentum)) {}
 
-  std::vector<StateRow> state(const ParameterRow& parameter) const override {
-    if (parameter.kind != ParameterRow::Kind::matrix) return adamw_.state(parameter);
+  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
+    if (parameter.kind != ParameterRow::Kind::matrix) return adamw_.state(parameter, held);
+    YOKE_ASSERT(held == parameter.shape, "Muon needs all of {}", parameter.name);
     std::vector<StateRow> state;
-    moments_.add(state, kMomentum, parameter);
+    moments_.add(state, kMomentum, parameter, held);
     return state;
   }
 
@@ -107,7 +122,8 @@ class MuonOptimizer : public Optimizer {
 /// Parts of fused tensors are tensors of their own: each has its columns and its limit on the update.
 class AdafactorOptimizer : public Optimizer {
  public:
-  std::vector<StateRow> state(const ParameterRow& parameter) const override {
+  std::vector<StateRow> state(const ParameterRow& parameter, const Shape& held) const override {
+    YOKE_ASSERT(held == parameter.shape, "Adafactor needs all of {}", parameter.name);
     const char* label = "second moment";
     if (parameter.shape.rank() == 1) return {{kSecondMoment.values, label, DType::f32, parameter.shape}};
     const auto parts = static_cast<int64_t>(parameter.parts.size());

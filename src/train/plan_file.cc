@@ -23,10 +23,13 @@ nlohmann::json predicted_json(const ModelConfig& model, const EngineOptions& opt
 void write_plan(const std::filesystem::path& path, const RunSetup& run, const Measured* measured) {
   nlohmann::json document{{"predicted", predicted_json(run.config.model, run.engine, run.plan, run.planned_resident())},
                           {"measured", nullptr}};
+  const bool several = run.ranks.mesh.ranks() > 1;
+  if (several) document["predicted"]["rank_peak_bytes"] = run.rank_peaks;
   if (measured != nullptr) {
     document["measured"] = {{"peak_bytes", measured->peak_bytes},
                             {"resident_bytes", measured->resident_bytes},
                             {"step_seconds", measured->step_seconds}};
+    if (several) document["measured"]["rank_peak_bytes"] = measured->rank_peaks;
   }
   write_file(path, document.dump(2) + "\n");
 }

@@ -25,6 +25,7 @@ enum class Quantization { nf4, int8 };
 enum class MasterFormat { fp32, none };
 enum class GradientsFormat { fp32, bf16 };
 enum class Offload { optimizer, activations, weights };
+enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class DeviceChoice { automatic, cpu, cuda };
 
 struct ModelRecipe {
@@ -103,6 +104,10 @@ struct ParallelRecipe {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   int64_t context = 1;
+  std::optional<int64_t> shard;  ///< ranks that a ZeRO shard is spread over; absent: auto, all that could share it
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int64_t virtual_stages = 1;  ///< layers of a rank are in so many pieces; above 1 for `interleaved` alone
+  double timeout = 600;        ///< seconds that a collective may take before its ranks count as stuck
   bool operator==(const ParallelRecipe&) const = default;
 };
 

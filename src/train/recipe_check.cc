@@ -116,6 +116,34 @@ class Checker {
     }
   }
 
+  void pipeline(const Recipe& recipe) const {
+    const ParallelRecipe& parallel = recipe.parallel;
+    const std::string_view schedule = word_of<PipelineSchedule>(parallel.schedule, kPipelineScheduleWords);
+    const bool interleaved = parallel.schedule == PipelineSchedule::interleaved;
+    if (parallel.virtual_stages > 1 && !interleaved) {
+      fail_usage(
+          "{}: parallel.virtual_stages is {}; parallel.schedule {} has one piece of layers a rank: use 1, or the "
+          "schedule interleaved.",
+          place("parallel.virtual_stages"), parallel.virtual_stages, schedule);
+    }
+    if (parallel.virtual_stages > 1 && parallel.pipeline == 1) {
+      fail_usage("{}: parallel.virtual_stages is {}; parallel.pipeline is 1, and one rank has all layers: use 1.",
+                 place("parallel.virtual_stages"), parallel.virtual_stages);
+    }
+    if (interleaved && parallel.virtual_stages == 1 && parallel.pipeline > 1) {
+      fail_usage(
+          "{}: parallel.schedule is interleaved; it needs parallel.virtual_stages from 2 on, found 1, with which it is "
+          "1f1b.",
+          place("parallel.schedule"));
+    }
+    if (recipe.memory.consume_gradients && parallel.pipeline > 1) {
+      fail_usage(
+          "{}: memory.consume_gradients is true, which leaves a step one micro-batch; parallel.pipeline is {}, and "
+          "stages would do nothing but wait for each other: use parallel.pipeline 1.",
+          place("memory.consume_gradients"), parallel.pipeline);
+    }
+  }
+
   void learning_rate(const TrainRecipe& train) const {
     if (train.schedule == ScheduleKind::wsd && !train.decay_steps) {
       fail_usage("{}: schedule wsd needs train.decay_steps, the number of steps at the end in which the rate falls.",
@@ -152,6 +180,7 @@ void check_recipe(const LoadedRecipe& loaded, const std::string& name) {
   check.batch(loaded.recipe);
   check.recompute(loaded.recipe.memory);
   check.formats(loaded.recipe);
+  check.pipeline(loaded.recipe);
   check.learning_rate(loaded.recipe.train);
 }
 
@@ -176,15 +205,6 @@ void check_supported(const Recipe& recipe) {
   }
   if (!recipe.memory.offload.empty()) {
     not_built("memory.offload", word_of<Offload>(recipe.memory.offload[0], kOffloadWords), "none");
-  }
-  const ParallelRecipe& parallel = recipe.parallel;
-  if (parallel.zero > 1) not_built("parallel.zero", std::to_string(parallel.zero), "0 or 1");
-  const std::pair<const char*, int64_t> axes[] = {{"parallel.data", parallel.data.value_or(1)},
-                                                  {"parallel.tensor", parallel.tensor},
-                                                  {"parallel.pipeline", parallel.pipeline},
-                                                  {"parallel.context", parallel.context}};
-  for (const auto& [key, ranks] : axes) {
-    if (ranks > 1) not_built(key, std::to_string(ranks), "1");
   }
   if (recipe.device == DeviceChoice::cuda) not_built("device", "cuda", "cpu");
   if (recipe.log.tensorboard) not_built("log.tensorboard", "true", "false");

@@ -67,6 +67,10 @@ void visit_recipe(Recipe& r, Visitor&& visit) {
   visit("parallel.tensor", r.parallel.tensor, Whole{1, 1 << 20});
   visit("parallel.pipeline", r.parallel.pipeline, Whole{1, 1 << 20});
   visit("parallel.context", r.parallel.context, Whole{1, 1 << 20});
+  visit("parallel.shard", r.parallel.shard, AutoOr<Whole>{{1, 1 << 20}});
+  visit("parallel.schedule", r.parallel.schedule, Choice<PipelineSchedule>{kPipelineScheduleWords});
+  visit("parallel.virtual_stages", r.parallel.virtual_stages, Whole{1, 1 << 20});
+  visit("parallel.timeout", r.parallel.timeout, Real{1, 1e8});
 
   visit("device", r.device, Choice<DeviceChoice>{kDeviceWords});
   visit("threads", r.threads, AutoOr<Whole>{{1, 4096}});

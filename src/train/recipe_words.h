@@ -44,6 +44,9 @@ inline constexpr Word<GradientsFormat> kGradientsWords[] = {{GradientsFormat::fp
                                                             {GradientsFormat::bf16, "bf16"}};
 inline constexpr Word<Offload> kOffloadWords[] = {
     {Offload::optimizer, "optimizer"}, {Offload::activations, "activations"}, {Offload::weights, "weights"}};
+inline constexpr Word<PipelineSchedule> kPipelineScheduleWords[] = {{PipelineSchedule::one_f_one_b, "1f1b"},
+                                                                    {PipelineSchedule::interleaved, "interleaved"},
+                                                                    {PipelineSchedule::zero_bubble, "zero-bubble"}};
 inline constexpr Word<DeviceChoice> kDeviceWords[] = {
     {DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}};
 

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "train/mesh_check.h"
+#include "train/mesh_choice.h"
 #include "train/training_checkpoint.h"
 
 namespace yoke {
@@ -63,15 +65,14 @@ void set_duration(RunSetup& run) {
 /// A resumed run's settings, where the recipe leaves them open and they are still legal.
 PinnedSettings pin(EngineOptions& options, const Recipe& recipe, PinnedSettings pinned) {
   if (recipe.train.micro_batch || recipe.memory.consume_gradients || pinned.micro_batch < 1 ||
-      recipe.train.global_batch % pinned.micro_batch != 0 ||
+      recipe.train.global_batch % (pinned.micro_batch * options.mesh.data) != 0 ||
       pinned.micro_batch > kLargestMicroBatchTokens / (options.sequence_length + 1)) {
     pinned.micro_batch = 0;
   } else {
     options.micro_batch = pinned.micro_batch;
-    options.micro_batches = recipe.train.global_batch / pinned.micro_batch;
+    options.micro_batches = recipe.train.global_batch / (pinned.micro_batch * options.mesh.data);
   }
-  const int64_t tokens = options.micro_batch * options.sequence_length;
-  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > tokens) {
+  if (recipe.memory.loss_chunks || pinned.loss_chunk < 1 || pinned.loss_chunk > options.tokens()) {
     pinned.loss_chunk = 0;
   } else {
     options.loss_chunk = pinned.loss_chunk;
@@ -79,22 +80,32 @@ PinnedSettings pin(EngineOptions& options, const Recipe& recipe, PinnedSettings 
   return pinned;
 }
 
+/// Where ranks measure different things, the least counts for all, so that all settle on the same.
+void share_measurements(const RankSetup& ranks, MemoryBudget& budget, DeviceRates& rates) {
+  if (ranks.host == nullptr) return;
+  double least[] = {-budget.arena(), -rates.flops_per_second, -rates.bytes_per_second};
+  ranks.host->all_reduce(least, Reduction::max);
+  budget.capacity -= std::min(budget.capacity, static_cast<size_t>(budget.arena() + least[0]));
+  rates = {.flops_per_second = -least[1], .bytes_per_second = -least[2]};
+}
+
 /// Settles what the recipe leaves open, or refuses the run.
-void plan_memory(RunSetup& run, PinnedSettings pinned) {
-  pinned = pin(run.engine, run.recipe(), pinned);
-  run.budget = measure_budget(run.recipe(), run.engine);
-  run.rates = measure_rates(run.device, run.engine.compute, run.budget.arena());
+void plan_memory(RunSetup& run, const PinnedSettings& pinned) {
   const FitSearch search(run.device, run.config.model, run.rates, run.budget.arena());
   Fit fit = fit_recipe(search, run.recipe(), run.engine, pinned);
   if (!search.fits(fit.plan)) refuse(run.loaded, search, run.config.model, fit, run.budget, run.resume);
   run.engine = fit.options;
-  run.plan = std::move(fit.plan);
+  run.plan = run.ranks.mesh.ranks() == 1
+                 ? std::move(fit.plan)
+                 : plan_engine(run.device, run.config.model, run.engine, run.rates, run.ranks.rank);
   run.peak_of_setup = resident_memory().peak;
 }
 
 }  // namespace
 
-EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DType compute) {
+EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DType compute,
+                             std::optional<MeshSizes> asked) {
+  const MeshSizes mesh = asked.value_or(mesh_sizes(recipe.parallel));
   const TrainRecipe& train = recipe.train;
   if (recipe.data.sequence_length > model.max_positions) {
     fail_usage("data.sequence_length is {}, the model's longest sequence (max_position_embeddings) is {}.",
@@ -109,53 +120,89 @@ EngineOptions engine_options(const Recipe& recipe, const ModelConfig& model, DTy
     fail_usage("memory.recompute_layers is {}; the model has {} layers.", *recipe.memory.recompute_layers,
                model.layers);
   }
+  if (train.global_batch % (mesh.data * train.micro_batch.value_or(1)) != 0) {
+    const int64_t each = mesh.data * train.micro_batch.value_or(1), below = train.global_batch / each * each;
+    fail_usage("train.global_batch is {}; it must be a multiple of the {} data ranks{}, such as {}.",
+               train.global_batch, mesh.data,
+               train.micro_batch ? fmt::format(" x train.micro_batch {}", *train.micro_batch) : "",
+               below == 0 ? fmt::format("{}", each) : fmt::format("{} or {}", below, below + each));
+  }
   // Where nothing may accumulate, auto is the whole batch.
-  const int64_t micro_batch = train.micro_batch.value_or(recipe.memory.consume_gradients ? train.global_batch : 1);
+  const int64_t micro_batch =
+      train.micro_batch.value_or(recipe.memory.consume_gradients ? train.global_batch / mesh.data : 1);
   EngineOptions options{.compute = compute,
                         .micro_batch = micro_batch,
                         .sequence_length = recipe.data.sequence_length,
-                        .micro_batches = train.global_batch / micro_batch,
+                        .micro_batches = train.global_batch / (micro_batch * mesh.data),
                         .recompute = recipe.memory.recompute.value_or(Recompute::none),
                         .recompute_layers = recipe.memory.recompute_layers.value_or(-1),
                         .optimizer = optimizer_options(recipe),
                         .fp32_master = recipe.memory.master == MasterFormat::fp32,
                         .gradients = recipe.memory.gradients == GradientsFormat::bf16 ? DType::bf16 : DType::f32,
                         .evaluates = !(recipe.data.validation == Validation{}),
-                        .consume_gradients = recipe.memory.consume_gradients};
+                        .consume_gradients = recipe.memory.consume_gradients,
+                        .mesh = mesh,
+                        .zero = static_cast<int>(recipe.parallel.zero),
+                        .schedule = recipe.parallel.schedule,
+                        .virtual_stages = static_cast<int>(recipe.parallel.virtual_stages)};
   if (recipe.memory.loss_chunks) {
-    const int64_t tokens = micro_batch * recipe.data.sequence_length;
-    options.loss_chunk = (tokens + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
+    options.loss_chunk = (options.tokens() + *recipe.memory.loss_chunks - 1) / *recipe.memory.loss_chunks;
   }
+  check_mesh(options, model);
   return options;
 }
 
-RunSetup set_up(const LoadedRecipe& loaded, const std::string& resume) {
-  check_supported(loaded.recipe);
-  RunSetup run{.loaded = loaded, .resume = resume};
+namespace {
+
+/// Everything that comes from files. Where several ranks share a cache of tokens, the first one fills it.
+void read_files(RunSetup& run) {
   const Recipe& recipe = run.recipe();
-  const TrainRecipe& train = recipe.train;
-
-  run.config = read_hf_config(recipe.model.path);
-  const ModelConfig& model = run.config.model;
-  run.engine = engine_options(recipe, model, compute_type(train.precision));
   run.tokenizer_path = recipe.model.tokenizer ? *recipe.model.tokenizer : recipe.model.path;
-  run.tokenizer = open_tokenizer(recipe.model.tokenizer, recipe.model.path, model);
-
-  const int threads = static_cast<int>(recipe.threads.value_or(usable_cores()));
-  run.device = Device::cpu(threads);
+  run.tokenizer = open_tokenizer(recipe.model.tokenizer, recipe.model.path, run.config.model);
   const std::filesystem::path cache = std::filesystem::path(recipe.output).parent_path() / ".cache";
-  run.data = open_datasets(data_options(recipe, cache, threads), *run.tokenizer);
+  run.data = open_datasets(data_options(recipe, cache, run.device.threads()), *run.tokenizer);
   set_duration(run);
-  plan_memory(run, saved_settings(run));
+}
+
+}  // namespace
+
+RunSetup set_up(const LoadedRecipe& loaded, const std::string& resume, const RankSetup& ranks) {
+  const auto on_all = [&](const std::function<void()>& work) {
+    if (ranks.host == nullptr) return work();
+    together(*ranks.host, *ranks.names, work);
+  };
+  RunSetup run{.loaded = loaded, .resume = resume, .ranks = ranks};
+  const Recipe& recipe = run.recipe();
+  PinnedSettings pinned;
+  on_all([&] {
+    check_supported(recipe);
+    run.config = read_hf_config(recipe.model.path);
+    run.engine = engine_options(recipe, run.config.model, compute_type(recipe.train.precision), ranks.mesh);
+    const auto threads = recipe.threads.value_or(ranks.threads.value_or(usable_cores()));
+    run.device = Device::cpu(static_cast<int>(threads));
+    if (ranks.rank == 0) read_files(run);
+  });
+  on_all([&] {
+    if (ranks.rank != 0) read_files(run);
+    pinned = saved_settings(run);
+    pinned = pin(run.engine, recipe, pinned);
+    run.budget = measure_budget(recipe, run.engine, run.device.threads(), ranks.local_ranks);
+    run.rates = measure_rates(run.device, run.engine.compute, run.budget.arena());
+  });
+  share_measurements(ranks, run.budget, run.rates);
+  on_all([&] { plan_memory(run, pinned); });
+  run.rank_peaks = bytes_by_rank(ranks.host, run.plan.peak_bytes);
   run.loader.micro_batch = run.engine.micro_batch;
-  run.loader.global_batch = train.global_batch;
-  run.loader.seed = static_cast<uint64_t>(train.seed);
+  run.loader.global_batch = recipe.train.global_batch;
+  run.loader.rank = ranks.place().data;
+  run.loader.ranks = ranks.mesh.data;
+  run.loader.seed = static_cast<uint64_t>(recipe.train.seed);
   return run;
 }
 
 void require_memory(const RunSetup& run) {
   // What this process took since then was taken from what it had free: only the sum counts.
-  MemoryBudget now = measure_budget(run.recipe(), run.engine);
+  MemoryBudget now = measure_budget(run.recipe(), run.engine, run.device.threads(), run.ranks.local_ranks);
   now.before = run.budget.before;
   if (now.outside() + run.plan.peak_bytes <= now.capacity) return;
   const FitSearch search(run.device, run.config.model, run.rates, now.arena());

@@ -14,7 +14,7 @@ int64_t recomputed_layers(const ModelConfig& model, const EngineOptions& options
 }
 
 int64_t loss_chunk(const ModelConfig& model, const EngineOptions& options) {
-  const int64_t tokens = options.micro_batch * options.sequence_length;
+  const int64_t tokens = options.tokens();
   return options.loss_chunk > 0 ? std::min(options.loss_chunk, tokens)
                                 : default_loss_chunk(model, options.compute, tokens);
 }

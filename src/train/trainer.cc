@@ -19,8 +19,13 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 }  // namespace
 
-Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine)
-    : run_(run), ctx_(ctx), engine_(engine), loader_(*run.data.train, run.loader) {}
+Trainer::Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team)
+    : run_(run),
+      ctx_(ctx),
+      engine_(engine),
+      team_(team),
+      loader_(*run.data.train, run.loader),
+      pace_(team, run.ranks.mesh) {}
 
 void Trainer::restore(const TrainingState& state) {
   state_ = state;
@@ -82,7 +87,10 @@ bool Trainer::accept(const StepResult& result, const StepData& data) {
 }
 
 void Trainer::check_first_step(const StepResult& result, const StepData& data) {
-  const std::vector<std::string> dead = engine_.dead_parameters(result, data.batches);
+  together(team_.host(), team_.names(), [&] { refuse_dead(engine_.dead_parameters(result, data.batches)); });
+}
+
+void Trainer::refuse_dead(const std::vector<std::string>& dead) const {
   if (dead.empty()) return;
   std::string names;
   for (size_t i = 0; i < dead.size() && i < 8; ++i) names += (i ? ", " : "") + dead[i];
@@ -94,9 +102,11 @@ void Trainer::check_first_step(const StepResult& result, const StepData& data) {
 }
 
 Measured Trainer::record_memory() const {
-  const Measured measured{
-      .peak_bytes = ctx_.arena.peak(), .resident_bytes = resident_memory().peak, .step_seconds = first_step_seconds_};
-  write_plan(output() / "plan.json", run_, &measured);
+  const Measured measured{.peak_bytes = ctx_.arena.peak(),
+                          .resident_bytes = resident_memory().peak,
+                          .step_seconds = first_step_seconds_,
+                          .rank_peaks = bytes_by_rank(team_.alone() ? nullptr : &team_.host(), ctx_.arena.peak())};
+  if (team_.first()) write_plan(output() / "plan.json", run_, &measured);
   return measured;
 }
 
@@ -112,12 +122,11 @@ void Trainer::after_first_step(double seconds) {
 }
 
 void Trainer::report(const StepResult& result, const StepData& data, double seconds) {
-  int64_t tokens = 0;
-  for (const Batch& batch : data.batches) tokens += batch.rows * batch.length;
-  const double now = seconds / static_cast<double>(tokens);
+  const double now = seconds / static_cast<double>(data.rows * run_.engine.sequence_length);
   seconds_per_token_ = seconds_per_token_ == 0 ? now : 0.9 * seconds_per_token_ + 0.1 * now;
-  const double flops = run_.config.model.training_flops_per_token(run_.engine.sequence_length) / seconds_per_token_;
-  const StepReport report{
+  const double flops =
+      run_.config.model.training_flops_per_token(run_.engine.sequence_length) / seconds_per_token_ / team_.ranks();
+  StepReport report{
       .step = state_.step,
       .total_steps = run_.steps,
       .epoch = static_cast<double>(data.after.epoch) +
@@ -131,26 +140,41 @@ void Trainer::report(const StepResult& result, const StepData& data, double seco
       .memory = static_cast<int64_t>(ctx_.arena.peak()),
       .seconds = seconds_since(begin_),
       .skipped = state_.skipped};
+  const bool logged = is_logged(state_.step, run_.steps, run_.recipe().log.every);
+  if (logged) {
+    report.slow_ranks = pace_.share();
+    team_.share_log();
+  }
+  if (!team_.first()) return;
   progress_->step(report);
-  if (is_logged(state_.step, run_.steps, run_.recipe().log.every)) metrics_->step(report);
+  if (logged) metrics_->step(report);
 }
 
 void Trainer::evaluate(bool last) {
   if (!run_.data.validation) return;
   const auto begin = Clock::now();
   Loader loader(*run_.data.validation, {.micro_batch = run_.engine.micro_batch,
-                                        .global_batch = run_.engine.micro_batch,
+                                        .global_batch = run_.engine.micro_batch * run_.loader.ranks,
+                                        .rank = run_.loader.rank,
+                                        .ranks = run_.loader.ranks,
                                         .shuffle = false,
                                         .limit = run_.data.validation->rows()});
-  double sum = 0;
-  int64_t supervised = 0;
+  double sum = 0, supervised = 0;
   while (const auto data = loader.next()) {
     for (const Batch& batch : data->batches) {
       sum += engine_.evaluate(ctx_, batch);
-      supervised += batch.supervised;
+      supervised += static_cast<double>(batch.supervised);
     }
   }
-  const double loss = sum / static_cast<double>(supervised);
+  if (!team_.alone()) {
+    // Ranks that share samples all have their loss.
+    double sums[] = {sum, supervised};
+    engine_.parallel().host().all_reduce(sums, Reduction::sum);
+    const double copies = static_cast<double>(team_.ranks()) / run_.loader.ranks;
+    sum = sums[0] / copies;
+    supervised = sums[1] / copies;
+  }
+  const double loss = sum / supervised;
   if (!std::isfinite(loss)) {
     const std::string message = fmt::format(
         "Step {}: the validation loss is not finite. Use a smaller learning rate or more warm-up.", state_.step);
@@ -159,12 +183,14 @@ void Trainer::evaluate(bool last) {
     return;
   }
   const EvaluationReport report{
-      .step = state_.step, .loss = loss, .tokens = supervised, .seconds = seconds_since(begin)};
+      .step = state_.step, .loss = loss, .tokens = static_cast<int64_t>(supervised), .seconds = seconds_since(begin)};
+  if (!team_.first()) return;
   progress_->evaluation(report);
   metrics_->evaluation(report);
 }
 
 void Trainer::save() {
+  const Patience patience(team_.mpi());
   state_.loader = loader_.state();
   state_.scaler = scaler_.state();
   save_run(run_, engine_, ctx_, state_);
@@ -176,6 +202,7 @@ bool Trainer::try_save() {
     save();
     return true;
   } catch (const UserError& error) {
+    if (error.code() == ExitCode::lost_rank) throw;
     log::error("checkpoint at step {} was not written: {}", state_.step, error.what());
     return false;
   }
@@ -186,6 +213,13 @@ std::string Trainer::newest_state() const {
   return fmt::format(" The newest saved state is of step {}, in {}.", saved_at_, (output() / "checkpoints").string());
 }
 
+bool Trainer::stop_requested(const InterruptGuard& interrupt) const {
+  if (team_.alone()) return interrupt.requested();
+  double asked[] = {interrupt.requested() ? 1.0 : 0.0};
+  engine_.parallel().host().all_reduce(asked, Reduction::max);
+  return asked[0] > 0;
+}
+
 void Trainer::stop_non_finite(const std::string& message) {
   if (state_.step > 0 && saved_at_ != state_.step) try_save();
   throw UserError(ExitCode::non_finite, message + newest_state());
@@ -194,18 +228,29 @@ void Trainer::stop_non_finite(const std::string& message) {
 ExitCode Trainer::train() {
   const Recipe& recipe = run_.recipe();
   const InterruptGuard interrupt;
-  metrics_.emplace(output() / "metrics.jsonl", state_.step);
-  progress_.emplace(STDERR_FILENO, recipe.log.every);
+  if (!team_.alone()) {
+    log::info("{}", agree_on_samples(team_.host(), team_.names(), run_.ranks.mesh, loader_.next_samples_hash()));
+  }
+  if (team_.first()) {
+    metrics_.emplace(output() / "metrics.jsonl", state_.step);
+    progress_.emplace(STDERR_FILENO, recipe.log.every);
+  }
   begin_ = Clock::now();
   const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
 
-  while (state_.step < run_.steps && !interrupt.requested()) {
+  bool stopped = false;
+  while (state_.step < run_.steps) {
+    pace_.begin();
+    stopped = stop_requested(interrupt);
+    if (stopped) break;
     const auto data = loader_.next();
+    pace_.read();
     if (!data) break;  // skipped steps used up the data of an epoch-limited run
     const auto begin = Clock::now();
     const StepResult result = step(*data);
     const double seconds = seconds_since(begin);
-    for (const Batch& batch : data->batches) state_.tokens += batch.rows * batch.length;
+    if (first_step_done_) pace_.end();  // the first one is slow on all ranks, each in its own way
+    state_.tokens += data->rows * run_.engine.sequence_length;
     if (!accept(result, *data)) continue;
     ++state_.step;
     if (!first_step_done_) {
@@ -218,9 +263,9 @@ ExitCode Trainer::train() {
     if (last || due(recipe.evaluate.every)) evaluate(last);
     if (due(recipe.checkpoint.every)) try_save();
   }
-  const bool interrupted = state_.step < run_.steps && interrupt.requested();
-  if (!interrupted) return finish();
+  if (!stopped) return finish();
   progress_.reset();
+  pace_.say_total();
   if (saved_at_ != state_.step) save();
   log::info("interrupted after step {}; state saved, continue with --resume auto", state_.step);
   return ExitCode::interrupted;
@@ -230,8 +275,12 @@ ExitCode Trainer::finish() {
   if (state_.step == 0) stop_non_finite("Not one step was finite before the data ended.");
   if (state_.step < run_.steps) evaluate(true);
   progress_.reset();
+  pace_.say_total();
   const bool saved = saved_at_ == state_.step || try_save();
-  export_model(run_, engine_, ctx_, output() / "model");
+  {
+    const Patience patience(team_.mpi());
+    export_model(run_, engine_, ctx_, output() / "model");
+  }
   if (first_step_done_) record_memory();  // evaluation, checkpoints and export are in it now
   if (!saved) {
     fail_file("The run is done and its model is in {}, but its state was not saved, so it can't be continued.",

@@ -11,8 +11,10 @@
 #include "train/engine.h"
 #include "train/interrupt.h"
 #include "train/loss_scaler.h"
+#include "train/pace.h"
 #include "train/plan_file.h"
 #include "train/run_setup.h"
+#include "train/team.h"
 
 namespace yoke {
 
@@ -30,7 +32,8 @@ class Trainer {
   /// Steps in a row that may be non-finite before the run ends (exit 5); fp16 has its loss scale for that.
   static constexpr int kMaxBadSteps = 5;
 
-  Trainer(const RunSetup& run, Context& ctx, Engine& engine);
+  /// Every rank of `team` has one, and calls the same.
+  Trainer(const RunSetup& run, Context& ctx, Engine& engine, Team& team);
 
   /// Continues from a checkpoint that was loaded into the engine.
   void restore(const TrainingState& state);
@@ -42,6 +45,7 @@ class Trainer {
   /// False: the update was skipped. Throws when training can't go on, with the state saved.
   bool accept(const StepResult& result, const StepData& data);
   void check_first_step(const StepResult& result, const StepData& data);
+  void refuse_dead(const std::vector<std::string>& dead) const;
   void after_first_step(double seconds);
   /// Writes plan.json with what was taken so far.
   Measured record_memory() const;
@@ -55,13 +59,17 @@ class Trainer {
   /// The last evaluation, state and model.
   ExitCode finish();
   std::string newest_state() const;
+  /// Whether any rank was asked to stop.
+  bool stop_requested(const InterruptGuard& interrupt) const;
   std::filesystem::path output() const { return run_.recipe().output; }
 
   const RunSetup& run_;
   Context& ctx_;
   Engine& engine_;
+  Team& team_;
   Loader loader_;
   LossScaler scaler_;
+  Pace pace_;
   TrainingState state_;
   int64_t saved_at_ = -1;  // step of the newest state on disk; -1: none
   int bad_steps_ = 0;
@@ -70,7 +78,7 @@ class Trainer {
   double seconds_per_token_ = 0;  // smoothed
   std::chrono::steady_clock::time_point begin_;
   std::optional<MetricsWriter> metrics_;
-  std::optional<Progress> progress_;
+  std::optional<ProgressDisplay> progress_;
 };
 
 }  // namespace yoke

@@ -4,8 +4,9 @@
 
 #include "base/log.h"
 #include "checkpoint/hf_model.h"
+#include "checkpoint/together.h"
 #include "checkpoint/training_state.h"
-#include "device/transfer.h"
+#include "train/held_state.h"
 #include "train/recipe_words.h"
 
 namespace yoke {
@@ -55,19 +56,23 @@ nlohmann::json formats(const Recipe& recipe) {
       {"memory.master", word_of<MasterFormat>(recipe.memory.master, kMasterWords)}};
 }
 
-struct StateTensor {
-  std::string name;
-  TensorView view;
-};
+/// How a state is divided is no part of its identity; only what was settled for one layout may not suit another.
+nlohmann::json layout(const EngineOptions& engine) {
+  const MeshSizes& mesh = engine.mesh;
+  return {{"data", mesh.data},     {"context", mesh.context}, {"pipeline", mesh.pipeline},
+          {"tensor", mesh.tensor}, {"shard", mesh.shard},     {"zero", engine.zero}};
+}
 
-std::vector<StateTensor> state_tensors(const Engine& engine) {
-  const ParameterTable& table = engine.transformer().parameters();
-  std::vector<StateTensor> tensors;
-  for (size_t i = 0; i < table.size(); ++i) tensors.push_back({"weights." + table[i].name, engine.master()[i]});
-  for (const OptimizerState::Tensor& tensor : engine.optimizer_state().tensors()) {
-    tensors.push_back({fmt::format("{}.{}", tensor.row.name, table[tensor.parameter].name), tensor.view});
-  }
-  return tensors;
+nlohmann::json settled(const EngineOptions& engine) {
+  nlohmann::json settled = {{"micro_batch", engine.micro_batch}, {"loss_chunk", engine.loss_chunk}};
+  if (engine.mesh.ranks() > 1) settled["layout"] = layout(engine);
+  return settled;
+}
+
+/// Whether what a checkpoint says was settled by a run of this layout.
+bool same_layout(const nlohmann::json& settled, const EngineOptions& engine) {
+  const bool alone = !settled.contains("layout");
+  return alone ? engine.mesh.ranks() == 1 : engine.mesh.ranks() > 1 && settled.at("layout") == layout(engine);
 }
 
 void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
@@ -96,27 +101,13 @@ void check_identity(const RunSetup& run, const Checkpoint& checkpoint) {
 }  // namespace
 
 void save_run(const RunSetup& run, const Engine& engine, Context& ctx, const TrainingState& state) {
-  std::vector<StatePiece> pieces;
-  for (const StateTensor& state_tensor : state_tensors(engine)) {
-    const TensorView tensor = state_tensor.view;
-    const auto view = [&ctx, tensor] {
-      TensorView host;
-      read_through_host(ctx, tensor, [&](const TensorView& t) { host = t; });
-      return host;
-    };
-    pieces.push_back({.name = state_tensor.name,
-                      .dtype = tensor.dtype,
-                      .global = tensor.shape,
-                      .region = Region::whole(tensor.shape),
-                      .view = view});
-  }
-  save_checkpoint(
-      checkpoint_folder(run), state.step,
-      {{"identity", identity(run)},
-       {"formats", formats(run.recipe())},
-       {"settled", {{"micro_batch", engine.options().micro_batch}, {"loss_chunk", engine.options().loss_chunk}}},
-       {"training", to_json(state)}},
-      pieces, static_cast<int>(run.recipe().checkpoint.keep));
+  const HeldState held(engine, ctx);
+  save_checkpoint(engine.parallel(), checkpoint_folder(run), state.step,
+                  {{"identity", identity(run)},
+                   {"formats", formats(run.recipe())},
+                   {"settled", settled(engine.options())},
+                   {"training", to_json(state)}},
+                  held.pieces(), static_cast<int>(run.recipe().checkpoint.keep));
 }
 
 PinnedSettings saved_settings(const RunSetup& run) {
@@ -136,28 +127,29 @@ PinnedSettings saved_settings(const RunSetup& run) {
                ? settled.at(key).get<int64_t>()
                : 0;
   };
+  if (settled.is_object() && !same_layout(settled, run.engine)) return {};
   return {.micro_batch = number("micro_batch"), .loss_chunk = number("loss_chunk")};
 }
 
 std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx) {
   const std::string& resume = run.resume;
   const std::filesystem::path folder = checkpoint_folder(run);
-  clean_checkpoints(folder);
-  std::unique_ptr<Checkpoint> checkpoint;
-  if (resume == "none") {
+  const Parallel& parallel = engine.parallel();
+  on_first(parallel, [&] {
+    clean_checkpoints(folder);
     const auto found = find_checkpoints(folder, CheckDepth::sizes);
-    if (found.empty()) return std::nullopt;
-    fail_usage(
-        "{} holds checkpoints of an earlier run, the newest of step {}. Continue it with --resume auto, or set "
-        "another output.",
-        folder.string(), found.front().step);
-  }
-  if (resume == "auto") {
-    checkpoint = Checkpoint::newest(folder);
-    if (!checkpoint) return std::nullopt;
-  } else {
-    checkpoint = std::make_unique<Checkpoint>(resume);
-  }
+    if (resume == "none" && !found.empty()) {
+      fail_usage(
+          "{} holds checkpoints of an earlier run, the newest of step {}. Continue it with --resume auto, or set "
+          "another output.",
+          folder.string(), found.front().step);
+    }
+    return std::string();
+  });
+  if (resume == "none") return std::nullopt;
+  const auto checkpoint =
+      resume == "auto" ? Checkpoint::newest(folder, parallel) : std::make_unique<Checkpoint>(resume, parallel);
+  if (!checkpoint) return std::nullopt;
   TrainingState state;
   try {
     check_identity(run, *checkpoint);
@@ -165,43 +157,56 @@ std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Conte
   } catch (const nlohmann::json::exception&) {
     fail_file("{}: is not a checkpoint of yoke train.", checkpoint->path().string());
   }
-  for (const auto& [name, tensor] : state_tensors(engine)) {
-    write_through_host(ctx, tensor, [&](const TensorView& host) {
-      checkpoint->read(name, host.shape, Region::whole(host.shape), host);
-    });
-  }
+  const HeldState held(engine, ctx);
+  together(parallel, [&] {
+    held.read(*checkpoint);
+    return std::string();
+  });
   engine.refresh_weights(ctx);
-  log::info("resumed from {} (step {})", checkpoint->path().string(), state.step);
+  if (parallel.first()) log::info("resumed from {} (step {})", checkpoint->path().string(), state.step);
   return state;
 }
 
+bool is_checkpoint_of(const Checkpoint& checkpoint, const ModelConfig& model) {
+  const nlohmann::json& state = checkpoint.state();
+  return state.is_object() && state.contains("identity") && state.at("identity").is_object() &&
+         state.at("identity").value("model", nlohmann::json()) == make_hf_config(model, nullptr, DType::f32);
+}
+
 void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx) {
-  const WeightReader reader(run.recipe().model.path, engine.transformer().parameters());
-  for (size_t i = 0; i < engine.master().size(); ++i) {
-    write_through_host(ctx, engine.master()[i], [&](const TensorView& host) { reader.read(i, host); });
-  }
+  const ParameterTable whole(run.config.model);
+  const HeldState held(engine, ctx);
+  together(engine.parallel(), [&] {
+    held.read_weights(WeightReader(run.recipe().model.path, whole));
+    return std::string();
+  });
   engine.refresh_weights(ctx);
   engine.clear_optimizer(ctx);
 }
 
-void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder) {
-  HfModelOptions options{.dtype = engine.options().compute};
-  std::filesystem::path tokenizer = run.tokenizer_path;
+std::vector<std::filesystem::path> carried_files(const Recipe& recipe, std::filesystem::path tokenizer) {
   if (tokenizer == "bytes") {
-    tokenizer = std::filesystem::path(run.recipe().output) / "tokenizer";
+    tokenizer = std::filesystem::path(recipe.output) / "tokenizer";
     std::filesystem::create_directories(tokenizer);
     write_byte_tokenizer(tokenizer);
   }
-  options.carried = std::filesystem::is_directory(tokenizer) ? tokenizer_files(tokenizer) : std::vector{tokenizer};
-  const auto generation = std::filesystem::path(run.recipe().model.path) / "generation_config.json";
-  if (std::filesystem::exists(generation)) options.carried.push_back(generation);
-  const auto view = [&](size_t row) {
-    TensorView host;
-    read_through_host(ctx, engine.master()[row], [&](const TensorView& t) { host = t; });
-    return host;
-  };
-  write_hf_model(folder, run.config.model, run.config.document, engine.transformer().parameters(), view, options);
-  log::info("model written to {}", folder.string());
+  auto files = std::filesystem::is_directory(tokenizer) ? tokenizer_files(tokenizer) : std::vector{tokenizer};
+  const auto generation = std::filesystem::path(recipe.model.path) / "generation_config.json";
+  if (std::filesystem::exists(generation)) files.push_back(generation);
+  return files;
+}
+
+void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder) {
+  const Parallel& parallel = engine.parallel();
+  HfModelOptions options{.dtype = engine.options().compute};
+  on_first(parallel, [&] {
+    options.carried = carried_files(run.recipe(), run.tokenizer_path);
+    return std::string();
+  });
+  const ParameterTable whole(run.config.model);
+  const HeldState held(engine, ctx);
+  write_hf_model(parallel, folder, run.config.model, run.config.document, whole, held.weights(), options);
+  if (parallel.first()) log::info("model written to {}", folder.string());
 }
 
 }  // namespace yoke

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/training_state.h"
 #include "train/trainer.h"
 
 namespace yoke {
@@ -20,8 +21,15 @@ PinnedSettings saved_settings(const RunSetup& run);
 /// asked-for checkpoint is not whole, or belongs to another model, data set or precision of state.
 std::optional<TrainingState> load_run(const RunSetup& run, Engine& engine, Context& ctx);
 
+/// Whether a checkpoint is of a run of this model.
+bool is_checkpoint_of(const Checkpoint& checkpoint, const ModelConfig& model);
+
 /// Pretrained weights of the recipe's model into the engine.
 void load_pretrained(const RunSetup& run, Engine& engine, Context& ctx);
+
+/// Files that go into a model folder as they are: the tokenizer's and generation_config.json. Those of a byte tokenizer
+/// are made under the run's output.
+std::vector<std::filesystem::path> carried_files(const Recipe& recipe, std::filesystem::path tokenizer);
 
 /// The trained model with its tokenizer files.
 void export_model(const RunSetup& run, const Engine& engine, Context& ctx, const std::filesystem::path& folder);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/hf_config.h"
+#include "checkpoint/layout.h"
 #include "tests/checkpoint/scratch.h"
 
 namespace yoke {
@@ -124,6 +125,42 @@ TEST(HfModel, PartsAreTheRowsOfFusedTensors) {
   EXPECT_EQ("F32 [24, 16]" + all.substr(0, 24 * 64), tensors.at(prefix + "q_proj.weight"));
   EXPECT_EQ("F32 [12, 16]" + all.substr(24 * 64, 12 * 64), tensors.at(prefix + "k_proj.weight"));
   EXPECT_EQ("F32 [12, 16]" + all.substr(36 * 64), tensors.at(prefix + "v_proj.weight"));
+}
+
+// Each rank's boxes of the files are its part of the whole model, whatever range of them is asked for.
+TEST(HfModel, RanksReadTheirBoxes) {
+  for (const Architecture architecture : {Architecture::llama, Architecture::qwen2, Architecture::qwen3}) {
+    const Scratch scratch(Scratch::Where::memory);
+    ModelConfig config = tiny(architecture, false);
+    config.vocabulary = 51;  // padded on two ranks
+    const ParameterTable table(config);
+    Memory memory(table, DType::bf16, true);
+    write_hf_model(scratch / "m", config, nullptr, table, memory.views(table), {.dtype = DType::bf16});
+    const WeightReader reader(scratch / "m", table);
+    for (int rank = 0; rank < 2; ++rank) {
+      const ParameterTable local(config, {.tensor = {rank, 2}});
+      for (size_t row = 0; row < local.size(); ++row) {
+        const ParameterRow& spec = local[row];
+        const int64_t cols = spec.shape_cols(), whole_cols = table[row].shape_cols();
+        std::vector<uint16_t> expected(static_cast<size_t>(spec.shape.elements()), 0xeeee), found = expected;
+        const auto* whole = reinterpret_cast<const uint16_t*>(memory.bytes[row].data());
+        for (const ParameterPart& part : spec.parts) {
+          for (int64_t i = 0; i < part.rows * cols; ++i) {
+            const int64_t at = (part.whole_row + i / cols) * whole_cols + spec.first_col + i % cols;
+            expected[static_cast<size_t>(part.row * cols + i)] = whole[at];
+          }
+        }
+        const int64_t cut = spec.shape.elements() / 3;
+        for (const FlatRange range : {FlatRange{0, cut}, FlatRange{cut, spec.shape.elements()}}) {
+          for (const FlatPiece& piece : flat_pieces(layout_of(spec), range)) {
+            reader.read(row, piece.region,
+                        TensorView(&found[static_cast<size_t>(piece.begin)], DType::bf16, piece.region.shape));
+          }
+        }
+        EXPECT_EQ(found, expected) << spec.name;
+      }
+    }
+  }
 }
 
 TEST(HfModel, ConvertsEveryFloatType) {

@@ -31,6 +31,8 @@ class CommandLine : public ::testing::Test {
     add_plan_command(app_, [this](const PlanOptions& options) { plan_ = options; });
     add_generate_command(app_, [this](const GenerateOptions& options) { generate_ = options; });
     add_eval_command(app_, [this](const EvalOptions& options) { eval_ = options; });
+    add_export_command(app_, [this](const ExportOptions& options) { export_ = options; });
+    add_launch_command(app_);
     add_completion_command(app_);
     add_unbuilt_commands(app_);
   }
@@ -49,7 +51,7 @@ class CommandLine : public ::testing::Test {
     for (const std::string& fragment : fragments) EXPECT_NE(err_.find(fragment), std::string::npos) << err_;
     EXPECT_TRUE(err_.starts_with("yoke: ")) << err_;
     EXPECT_EQ(out_, "");
-    EXPECT_FALSE(train_ || plan_ || generate_ || eval_);
+    EXPECT_FALSE(train_ || plan_ || generate_ || eval_ || export_);
   }
 
   CLI::App app_{"yoke", "yoke"};
@@ -57,6 +59,7 @@ class CommandLine : public ::testing::Test {
   std::optional<PlanOptions> plan_;
   std::optional<GenerateOptions> generate_;
   std::optional<EvalOptions> eval_;
+  std::optional<ExportOptions> export_;
   std::function<void()> act_;
   std::string out_, err_;
 };
@@ -110,8 +113,8 @@ TEST_F(CommandLine, Plan) {
             0);
   EXPECT_EQ(plan_->target, "m/");
   EXPECT_EQ(plan_->gpu, "RTX 4090");
-  EXPECT_EQ(plan_->gpus, 1);
-  EXPECT_EQ(plan_->nodes, 1);
+  EXPECT_EQ(plan_->gpus, std::nullopt);
+  EXPECT_EQ(plan_->nodes, std::nullopt);
   EXPECT_TRUE(plan_->json);
   EXPECT_EQ(plan_->svg, "a.svg");
   ASSERT_EQ(plan_->overrides.size(), 2u);
@@ -186,8 +189,29 @@ TEST_F(CommandLine, MistakesGetTheNearestLegalName) {
   expect_error({"completion"}, 2, {"yoke completion needs a command", "bash"});
 }
 
+TEST_F(CommandLine, Launch) {
+  expect_error({"launch"}, 2, {"slurm, kubernetes"});
+  expect_error({"launch", "slrm", "r.yaml"}, 2, {"'slurm'"});
+  expect_error({"launch", "slurm"}, 2, {"RECIPE"});
+  expect_error({"launch", "slurm", "/none/r.yaml"}, 2, {"/none/r.yaml"});
+  expect_error({"launch", "slurm", "r.yaml", "--mpi", "none"}, 2, {"pmix"});
+  expect_error({"launch", "kubernetes", "r.yaml"}, 2, {"--image"});
+  expect_error({"launch", "kubernetes", "r.yaml", "--image", "i"}, 2, {"--claim"});
+}
+
+TEST_F(CommandLine, Export) {
+  EXPECT_EQ(run({"export", "runs/a", "--to", "hf"}), 0);
+  EXPECT_EQ(export_->source, "runs/a");
+  EXPECT_EQ(export_->format, ExportFormat::hf);
+  EXPECT_FALSE(export_->output || export_->precision);
+  export_.reset();
+  expect_error({"export", "runs/a"}, 2, {"--to"});
+  expect_error({"export", "runs/a", "--to", "hg"}, 2, {"hf | peft | gguf", "'hf'"});
+  expect_error({"export", "--to", "hf"}, 2, {"RUN"});
+}
+
 TEST_F(CommandLine, UnbuiltCommandsSaySo) {
-  for (const char* name : {"export", "merge", "doctor", "bench", "dashboard", "launch"}) {
+  for (const char* name : {"merge", "doctor", "bench", "dashboard"}) {
     expect_error({name, "x", "--json", "--to", "hf"}, 2, {std::string("yoke ") + name + " is not built yet"});
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
     EXPECT_EQ(run({name, "--help"}), 0);

@@ -207,6 +207,21 @@ TEST(LoaderTest, HashesOfTheNextSamplesDifferBetweenRanks) {
   EXPECT_EQ(hashes.size(), 4u);
 }
 
+// Of a last step of 2 rows over 4 ranks, two ranks have nothing but padding, which is no sample.
+TEST(LoaderTest, PaddingHasNoHash) {
+  const CountingRows data(18);
+  std::set<std::string> hashes;
+  for (int rank = 0; rank < 4; ++rank) {
+    Loader loader(data, {.micro_batch = 2, .global_batch = 16, .rank = rank, .ranks = 4, .limit = 18});
+    loader.next();
+    hashes.insert(loader.next_samples_hash());
+    loader.next();
+    EXPECT_EQ(loader.next_samples_hash(), "");
+  }
+  EXPECT_EQ(hashes.size(), 3u);
+  EXPECT_TRUE(hashes.contains(""));
+}
+
 TEST(LoaderTest, MoreRowsThan32BitsCanCount) {
   const int64_t rows = (int64_t{1} << 33) + 5;
   const CountingRows data(rows);  // its tokens are the rows' lower 32 bits

@@ -1,9 +1,11 @@
-// What memory a process may use, on machines laid out as files (case 23: a cgroup limit is respected up front).
+// What memory and cores a process may use, on machines laid out as files (case 23: a cgroup limit is respected up
+// front).
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "device/deprivation.h"
 #include "device/device.h"
 
 namespace yoke {
@@ -110,6 +112,19 @@ TEST_F(MachineFiles, LimitAboveTheMachine) {
   write("proc/self/cgroup", "0::/x\n");
   write("sys/fs/cgroup/x/memory.max", "999000000000\n");
   EXPECT_EQ(available(), kFree);
+}
+
+TEST_F(MachineFiles, WhatKeptAProcessFromItsCores) {
+  EXPECT_EQ(deprivation(root_.string()).queued, 0);
+  EXPECT_EQ(deprivation(root_.string()).throttled, 0);
+  write("proc/self/task/7/schedstat", "5000000000 1500000000 20\n");
+  write("proc/self/task/8/schedstat", "1 500000000 3\n");
+  write("proc/self/task/9/stat", "");
+  write("proc/self/cgroup", "0::/jobs/train\n");
+  write("sys/fs/cgroup/jobs/cpu.stat", "usage_usec 99\nnr_throttled 3\nthrottled_usec 2500000\n");
+  write("sys/fs/cgroup/jobs/train/cpu.stat", "throttled_usec 0\n");
+  EXPECT_DOUBLE_EQ(deprivation(root_.string()).queued, 2);
+  EXPECT_DOUBLE_EQ(deprivation(root_.string()).throttled, 2.5);
 }
 
 }  // namespace

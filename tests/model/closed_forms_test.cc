@@ -87,6 +87,13 @@ TEST(ClosedForms, SavedActivations) {
     EXPECT_EQ(saved(c, Recompute::norms), all - 4 * c.hidden - 2 * c.mlp);
     EXPECT_EQ(saved(c, Recompute::mlp), all - 4 * c.hidden - 6 * c.mlp);
     EXPECT_EQ(saved(c, Recompute::block), 2 * c.hidden);
+    // Tensor parallelism with sequence parallelism divides all of it.
+    for (const Recompute r : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block}) {
+      for (const int t : {2, 4, 8}) {
+        if (c.kv_heads % t != 0 || c.heads % t != 0) continue;
+        EXPECT_EQ(ActivationTable(c.local({0, t}), DType::bf16, r, t).saved_bytes_per_token() * t, saved(c, r));
+      }
+    }
   }
 }
 

@@ -45,6 +45,16 @@ class Metrics : public ::testing::Test {
   std::filesystem::path folder_, path_;
 };
 
+TEST_F(Metrics, SlowRanksAreThereWhereThereAreSome) {
+  MetricsWriter writer(path_, 0);
+  writer.step({.step = 1});
+  writer.step({.step = 2, .slow_ranks = {{3, "node1", 4.5, "too hot"}, {4, "node2", 1, ""}}});
+  EXPECT_FALSE(lines()[0].contains("slow_ranks"));
+  const auto slow = lines()[1]["slow_ranks"];
+  ASSERT_EQ(slow.size(), 2u);
+  EXPECT_EQ(slow[0], (nlohmann::json{{"rank", 3}, {"host", "node1"}, {"seconds_lost", 4.5}, {"cause", "too hot"}}));
+}
+
 TEST_F(Metrics, OneObjectAStepAndNullForWhatIsNoNumber) {
   MetricsWriter writer(path_, 0);
   writer.step({.step = 10,

@@ -81,7 +81,7 @@ TEST(ProgressPipe, OneLineALoggedStep) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   {
-    Progress progress(ends[1], 500);
+    ProgressDisplay progress(ends[1], 500);
     for (int64_t step = 1; step <= 2000; ++step) progress.step(report(step));
     progress.evaluation({.step = 2000, .loss = 0, .tokens = 1500, .seconds = 61});
   }
@@ -99,7 +99,7 @@ TEST(ProgressPipe, OneLineALoggedStep) {
 TEST(ProgressPipe, TimeLeftFollowsFromTheStepsOfThisSession) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  Progress progress(ends[1], 100);
+  ProgressDisplay progress(ends[1], 100);
   StepReport now = report(1000);  // resumed: the first step seen
   now.seconds = 10;
   progress.step(now);
@@ -131,7 +131,7 @@ class ProgressTerminal : public ::testing::Test {
 
 TEST_F(ProgressTerminal, RedrawsInPlaceAndNotTooOften) {
   {
-    Progress progress(terminal_, 10);
+    ProgressDisplay progress(terminal_, 10);
     for (int64_t step = 1; step <= 2000; ++step) progress.step(report(step));
   }
   const std::string out = drain(master_);
@@ -143,7 +143,7 @@ TEST_F(ProgressTerminal, RedrawsInPlaceAndNotTooOften) {
 }
 
 TEST_F(ProgressTerminal, FollowsTheWidth) {
-  Progress progress(terminal_, 10);
+  ProgressDisplay progress(terminal_, 10);
   progress.step(report(1));
   const std::string wide = drain(master_);
   EXPECT_GT(wide.size(), 60u);
@@ -161,7 +161,7 @@ TEST_F(ProgressTerminal, LogLinesAndEvaluationsGoAboveTheBar) {
   auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text);
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
   {
-    Progress progress(terminal_, 10);
+    ProgressDisplay progress(terminal_, 10);
     progress.step(report(1));
     drain(master_);
     log::warn("careful");

@@ -75,9 +75,9 @@ TEST(Catalogue, MistypedNamesGetTheNearest) {
 TEST(Catalogue, QuotedFieldsHoldCommasAndQuotes) {
   const std::vector<Gpu> gpus = read_gpu_catalogue(
       "gpu,vendor,sm_or_cu,mem_gb,usable_mib,usable_source,mem_bw_gbs,bf16_dense_tflops,fp16_dense_tflops,fp32_tflops,"
-      "source\n"
-      "\"A \"\"fast\"\" one, small\",V,10,2,,,100,,3,1.5,\"a, b\"\n"
-      "Other,V,10,2,1900,seen,100,2,3,1.5,c");
+      "interconnect,nvlink_bidir_gbs,pcie_gen,source\n"
+      "\"A \"\"fast\"\" one, small\",V,10,2,,,100,,3,1.5,NVLink bridge,112.5,4,\"a, b\"\n"
+      "Other,V,10,2,1900,seen,100,2,3,1.5,NVLink4,900,5,c");
   ASSERT_EQ(gpus.size(), 2u);
   EXPECT_EQ(gpus[0].name, "A \"fast\" one, small");
   EXPECT_EQ(gpus[0].source, "a, b");
@@ -85,6 +85,9 @@ TEST(Catalogue, QuotedFieldsHoldCommasAndQuotes) {
   EXPECT_EQ(gpus[0].bf16_flops, 0);
   EXPECT_EQ(gpus[1].usable_bytes, size_t{1900} << 20);
   EXPECT_EQ(gpus[1].bf16_flops, 2e12);
+  // A bridge is between pairs alone.
+  EXPECT_EQ(gpus[0].link_bytes_per_second, 31e9);
+  EXPECT_EQ(gpus[1].link_bytes_per_second, 450e9);
 }
 
 }  // namespace

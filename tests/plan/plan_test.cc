@@ -121,8 +121,7 @@ TEST_F(PlanCommand, Mistakes) {
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   };
   expect({at("recipe.yaml"), "--gpu", "RTX 4900"}, 2, "'RTX 4090'");
-  expect({at("recipe.yaml"), "--gpus", "8"}, 2, "not built yet");
-  expect({at("recipe.yaml"), "--nodes", "2"}, 2, "not built yet");
+  expect({at("recipe.yaml"), "--gpus", "8", "--parallel.data", "3"}, 2, "parallel asks for 3 ranks");
   expect({at("recipe.yaml"), "--nodes", "0"}, 2, "at least 1");
   expect({at("recipe.yaml"), "--train.micro_batch", "1e9"}, 2, "train.micro_batch");
   expect({at("recipe.yaml"), "--train.stepz", "1"}, 2, "'--train.steps'");

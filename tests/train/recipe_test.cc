@@ -71,7 +71,7 @@ memory:
   moments: int8
   offload: [optimizer, weights]
   loss_chunks: 8
-parallel: {data: 2, zero: 3, tensor: 4, pipeline: 5, context: 6}
+parallel: {data: 2, zero: 3, tensor: 4, pipeline: 5, context: 6, shard: 4, schedule: interleaved, virtual_stages: 3, timeout: 30}
 device: cpu
 threads: 3
 checkpoint: {every: 50, keep: 2}
@@ -98,7 +98,7 @@ output: runs/corpus
   want.train.seed = 7;
   want.adapter = {AdapterKind::lora, 8, 16, 0.1, {"q_proj", "v_proj"}, Quantization::int8, false};
   want.memory = {Recompute::block, {}, MomentsFormat::int8, {Offload::optimizer, Offload::weights}, 8, {}};
-  want.parallel = {2, 3, 4, 5, 6};
+  want.parallel = {2, 3, 4, 5, 6, 4, PipelineSchedule::interleaved, 3, 30};
   want.device = DeviceChoice::cpu;
   want.threads = 3;
   want.checkpoint = {50, 2};
@@ -232,6 +232,14 @@ TEST(Recipe, BadRecipesAreNamed) {
       {"train: {steps: 1, precision: fp16}\nmemory: {consume_gradients: true}",
        "r.yaml:4|precision fp16|bf16 and fp32"},
       {"train: {steps: 1, optimizer: adafactor}\nmemory: {moments: int8}", "r.yaml:4|memory.moments is int8|use fp32"},
+      {"train: {steps: 1}\nparallel: {pipeline: 2, virtual_stages: 2}",
+       "r.yaml:4|parallel.virtual_stages is 2|parallel.schedule 1f1b|use 1, or the schedule interleaved"},
+      {"train: {steps: 1}\nparallel: {schedule: interleaved, virtual_stages: 2}",
+       "r.yaml:4|parallel.virtual_stages is 2|parallel.pipeline is 1"},
+      {"train: {steps: 1}\nparallel: {pipeline: 2, schedule: interleaved}",
+       "r.yaml:4|parallel.schedule is interleaved|virtual_stages from 2 on"},
+      {"train: {steps: 1}\nmemory: {consume_gradients: true}\nparallel: {pipeline: 2}",
+       "r.yaml:4|memory.consume_gradients|parallel.pipeline is 2"},
       {"train: {steps: 1, momentum: 0.5}", "r.yaml:3|train.momentum|train.optimizer is adamw"},
       {"train: {steps: 1}\noutput: \"\xff\xfe\"", "is not UTF-8 text"},
   };
@@ -370,20 +378,10 @@ TEST(Recipe, ResolvedYamlReadsBackTheSame) {
 }
 
 TEST(Recipe, WhatIsNotBuiltSaysSo) {
-  const std::vector<RecipeOverride> cases = {{"data.format", "chat"},
-                                             {"data.format", "alpaca"},
-                                             {"data.format", "sharegpt"},
-                                             {"adapter.type", "lora"},
-                                             {"adapter.type", "qlora"},
-
-                                             {"memory.offload", "optimizer"},
-                                             {"parallel.data", "2"},
-                                             {"parallel.zero", "2"},
-                                             {"parallel.tensor", "2"},
-                                             {"parallel.pipeline", "2"},
-                                             {"parallel.context", "2"},
-                                             {"device", "cuda"},
-                                             {"log.tensorboard", "true"}};
+  const std::vector<RecipeOverride> cases = {{"data.format", "chat"},     {"data.format", "alpaca"},
+                                             {"data.format", "sharegpt"}, {"adapter.type", "lora"},
+                                             {"adapter.type", "qlora"},   {"memory.offload", "optimizer"},
+                                             {"device", "cuda"},          {"log.tensorboard", "true"}};
   for (const RecipeOverride& override : cases) {
     const Recipe recipe = parse(kSmallest, {override});
     const std::string message = message_of([&] { check_supported(recipe); });
@@ -391,6 +389,7 @@ TEST(Recipe, WhatIsNotBuiltSaysSo) {
     EXPECT_NE(message.find("not built yet"), std::string::npos) << message;
   }
   EXPECT_NO_THROW(check_supported(parse(kSmallest)));
+  EXPECT_NO_THROW(check_supported(parse(kSmallest, {{"parallel.pipeline", "2"}})));
   for (const char* recompute : {"auto", "none", "norms", "mlp", "attention", "block"}) {
     EXPECT_NO_THROW(check_supported(parse(kSmallest, {{"parallel.zero", "0"}, {"memory.recompute", recompute}})));
   }

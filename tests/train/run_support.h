@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "tests/train/support.h"
@@ -105,7 +106,7 @@ inline std::vector<nlohmann::json> metrics_of(const fs::path& output) {
   std::istringstream text(read_file(output / "metrics.jsonl"));
   for (std::string line; std::getline(text, line);) {
     nlohmann::json json = nlohmann::json::parse(line);
-    for (const char* key : {"tokens_per_second", "mfu", "seconds", "validation_seconds"}) json.erase(key);
+    for (const char* key : {"tokens_per_second", "mfu", "seconds", "validation_seconds", "slow_ranks"}) json.erase(key);
     lines.push_back(std::move(json));
   }
   return lines;
@@ -128,6 +129,29 @@ inline void expect_same_run(const fs::path& got, const fs::path& want, const std
     ASSERT_EQ(a.size(), b.size());
     for (const auto& [name, content] : b) EXPECT_TRUE(a.at(name) == content) << folder << "/" << name;
   }
+}
+
+/// Of the ranks that mpirun started for a recipe, the process of one.
+inline pid_t process_of_rank(const std::string& recipe, int rank) {
+  const auto fields = [](const fs::path& file) {
+    std::vector<std::string> all;
+    std::ifstream in(file, std::ios::binary);
+    for (std::string field; std::getline(in, field, '\0');) all.push_back(field);
+    return all;
+  };
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    if (!std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) continue;
+    const auto line = fields(entry.path() / "cmdline"), environment = fields(entry.path() / "environ");
+    const auto has = [](const auto& list, const std::string& text) {
+      return std::find(list.begin(), list.end(), text) != list.end();
+    };
+    if (!line.empty() && line[0] == YOKE_BINARY && has(line, recipe) &&
+        has(environment, fmt::format("OMPI_COMM_WORLD_RANK={}", rank))) {
+      return std::stoi(entry.path().filename().string());
+    }
+  }
+  ADD_FAILURE() << "no rank " << rank;
+  return std::numeric_limits<pid_t>::max();  // nobody
 }
 
 /// The program in a process of its own. Its standard error comes through a pipe of one page: a program that writes a
@@ -165,6 +189,18 @@ class YokeProcess {
   /// Reads on until `part` has come. False when the program ended without it.
   bool read_until(const std::string& part) {
     while (!contains(text_, part)) {
+      if (!read_some()) return false;
+    }
+    return true;
+  }
+  /// The same for the `times`-th place.
+  bool read_until(const std::string& part, int times) {
+    const auto found = [&] {
+      int n = 0;
+      for (size_t at = text_.find(part); at != std::string::npos; at = text_.find(part, at + 1)) ++n;
+      return n;
+    };
+    while (found() < times) {
       if (!read_some()) return false;
     }
     return true;

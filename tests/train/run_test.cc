@@ -287,5 +287,43 @@ TEST_F(Result, BringsItsTokenizerAlong) {
   EXPECT_EQ(load_tokenizer(at("second/model"))->vocabulary_size(), 259);
 }
 
+// What a run wrote at its end is what its last checkpoint exports; an older one is the run as it was.
+TEST_F(Result, AnyCheckpointCanBeExported) {
+  expect_done({{"train.steps", "6"}});
+  const auto want = files_of(folder_ / "run/model");
+  const auto export_run = [&](const ExportOptions& options) {
+    const Ending ending = ending_of([&] { return export_checkpoint(options); });
+    EXPECT_EQ(ending.code, 0) << ending.message;
+    return ending;
+  };
+  fs::remove_all(folder_ / "run/model");
+  const Ending ending = export_run({.source = at("run")});
+  EXPECT_CONTAINS(ending.log, "model of step 6 written to " + at("run/model"));
+  EXPECT_TRUE(files_of(folder_ / "run/model") == want);
+  export_run({.source = at("run/checkpoints/step-000006/"), .output = at("elsewhere")});
+  EXPECT_TRUE(files_of(folder_ / "elsewhere") == want);
+  export_run({.source = at("run/checkpoints/step-000004")});
+  const auto older = files_of(folder_ / "run/model-step-000004");
+  EXPECT_EQ(older.size(), want.size());
+  EXPECT_FALSE(older.at("model.safetensors") == want.at("model.safetensors"));
+  export_run({.source = at("run"), .output = at("half"), .precision = Precision::bf16});
+  EXPECT_LT(fs::file_size(folder_ / "half/model.safetensors"), fs::file_size(folder_ / "elsewhere/model.safetensors"));
+
+  const auto refused = [&](const ExportOptions& options, ExitCode code, const std::string& part) {
+    EXPECT_CONTAINS(error_of([&] { export_checkpoint(options); }, code), part);
+  };
+  refused({.source = at("nothing")}, ExitCode::usage, "does not exist");
+  refused({.source = at("run/model")}, ExitCode::usage, "is a Hugging Face folder already");
+  refused({.source = at("run"), .format = ExportFormat::gguf}, ExitCode::usage, "--to gguf is not built yet");
+  refused({.source = at("run"), .output = at("run/checkpoints")}, ExitCode::bad_file, "isn't part of a model");
+  write_config("model", {{"intermediate_size", 64}});
+  refused({.source = at("run")}, ExitCode::bad_file, "is not a checkpoint of the model whose config is in");
+  fs::remove(folder_ / "run/recipe.yaml");
+  refused({.source = at("run")}, ExitCode::bad_file, "recipe.yaml: is missing");
+  fs::remove_all(folder_ / "run/checkpoints");
+  fs::create_directory(folder_ / "run/checkpoints");
+  refused({.source = at("run")}, ExitCode::bad_file, "has no whole checkpoint");
+}
+
 }  // namespace
 }  // namespace yoke::test

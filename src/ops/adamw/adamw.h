@@ -23,6 +23,7 @@ struct AdamW {
   float gradient_scale = 1;  ///< clip factor / loss scale
   int64_t step = 1;          ///< 1 for the first update
   RandomStream random;       ///< of this tensor and step; used where something is rounded at random
+  ElementPlaces places;      ///< whose numbers those are, where this is a part of a tensor
 };
 
 /// The result does not depend on the number of threads.

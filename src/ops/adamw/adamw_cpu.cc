@@ -24,10 +24,10 @@ void adamw(Context& ctx, const AdamWKernel& a) {
       master[i] = w - (rate * (m1 * unbias_m / (std::sqrt(v1 * unbias_v) + epsilon)) + decay * w);
     }
     uint32_t bits[kBlock];
-    if (random_moments) random_bits(a.random, begin, 0, bits);
+    if (random_moments) random_bits(a.random, a.places, begin, count, 0, bits);
     store_moment(m, a.m, *a.m_map, begin, count, bits, 0);
     store_moment(v, a.v, *a.v_map, begin, count, bits, 16);
-    store_weights(master, a.weights, begin, count, a.random);
+    store_weights(master, a.weights, begin, count, a.random, a.places);
   });
 }
 

@@ -42,8 +42,12 @@ class Backward {
     load_keys(0, shape_.keys);
     clear_key_sums(shape_.keys);
     for (int64_t row = 0; row < rows_; row += kRows) {
-      const Sight sight = load_rows(row);
       put_zeros(kRows * cols_, at<float>(at_.dq));
+      if (!sees_some(row)) {
+        write_queries(row);
+        continue;
+      }
+      const Sight sight = load_rows(row);
       for (int64_t key = sight.first() / kKeys * kKeys; key <= sight.last(); key += kKeys) {
         const TilePart part = tile(sight, key);
         add_to_keys(part, key);
@@ -59,8 +63,7 @@ class Backward {
     load_keys(key, keys_at(key));
     clear_key_sums(keys_at(key));
     for (int64_t row = 0; row < rows_; row += kRows) {
-      const int64_t last = last_key(shape_, (row + rows_at(row) - 1) / group_);
-      if (last < key || first_key(shape_, key_begin_, row / group_) >= key + keys_at(key)) continue;
+      if (last_seen(row) < key || first_seen(row) >= key + keys_at(key)) continue;
       const Sight sight = load_rows(row);
       add_to_keys(tile(sight, key), key);
     }
@@ -69,8 +72,9 @@ class Backward {
 
   /// dq of one block of rows.
   void run_queries(int64_t row) {
-    const Sight sight = load_rows(row);
     put_zeros(kRows * cols_, at<float>(at_.dq));
+    if (!sees_some(row)) return write_queries(row);
+    const Sight sight = load_rows(row);
     for (int64_t key = sight.first() / kKeys * kKeys; key <= sight.last(); key += kKeys) {
       load_keys(key, keys_at(key));
       add_to_queries(tile(sight, key), row, key);
@@ -97,6 +101,9 @@ class Backward {
   }
   int64_t rows_at(int64_t row) const { return std::min<int64_t>(kRows, rows_ - row); }
   int64_t keys_at(int64_t key) const { return std::min<int64_t>(kKeys, shape_.keys - key); }
+  int64_t first_seen(int64_t row) const { return first_key(shape_, key_begin_, row / group_); }
+  int64_t last_seen(int64_t row) const { return last_key(shape_, (row + rows_at(row) - 1) / group_); }
+  bool sees_some(int64_t row) const { return first_seen(row) <= last_seen(row); }
 
   /// Packs keys and values [first, first + count), which the following calls work on.
   void load_keys(int64_t first, int64_t count) {
@@ -186,17 +193,29 @@ class Backward {
   }
 
   void write_queries(int64_t row) {
-    const auto dq = of_queries<T>(args_.dq);
-    for (int64_t i = 0; i < rows_at(row); ++i) {
-      put_elements(at<float>(at_.dq) + i * cols_, shape_.scale, shape_.head_dim, dq(row + i));
-    }
+    for_wide_type<T>(args_.dq.dtype, [&](auto type) {
+      const auto dq = of_queries<decltype(type)>(args_.dq);
+      write_rows(at<float>(at_.dq), shape_.scale, row, rows_at(row), args_.accumulate_queries, dq);
+    });
   }
 
   void write_keys(int64_t count) {
-    const auto dk = of_keys<T>(args_.dk), dv = of_keys<T>(args_.dv);
-    for (int64_t i = 0; i < count; ++i) {
-      put_elements(at<float>(at_.dk) + i * cols_, shape_.scale, shape_.head_dim, dk(loaded_ + i));
-      put_elements(at<float>(at_.dv) + i * cols_, 1, shape_.head_dim, dv(loaded_ + i));
+    for_wide_type<T>(args_.dk.dtype, [&](auto type) {
+      const auto dk = of_keys<decltype(type)>(args_.dk), dv = of_keys<decltype(type)>(args_.dv);
+      write_rows(at<float>(at_.dk), shape_.scale, loaded_, count, args_.accumulate_keys, dk);
+      write_rows(at<float>(at_.dv), 1, loaded_, count, args_.accumulate_keys, dv);
+    });
+  }
+
+  template <class U>
+  void write_rows(const float* from, float factor, int64_t first, int64_t count, bool accumulate,
+                  const HeadRows<U>& to) {
+    for (int64_t i = 0; i < count; ++i, from += cols_) {
+      if (accumulate) {
+        add_elements(from, factor, shape_.head_dim, to(first + i));
+      } else {
+        put_elements(from, factor, shape_.head_dim, to(first + i));
+      }
     }
   }
 

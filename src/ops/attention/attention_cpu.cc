@@ -33,11 +33,13 @@ class Forward {
       sight[b] = sight_of(shape_, key_begin, group_, first + b * kRows, rows, begin, end);
       pack_transposed(q, first + b * kRows, rows, at<Word>(at_.q) + b * kRows * dim / kDepth<Word>);
     }
+    const int64_t from = sight[0].first(), to = sight[blocks - 1].last() + 1;
+    if (args_.merge && from >= to) return;
     std::fill_n(at<float>(at_.top), blocks * kRows, kNever);
     put_zeros(blocks * kRows, at<float>(at_.sum));
     put_zeros(blocks * kRows * cols_, at<float>(at_.o));
+    if (args_.merge) read(batch, kv_head, first, count);
 
-    const int64_t from = sight[0].first(), to = sight[blocks - 1].last() + 1;
     for (int64_t key = from / kKeys * kKeys; key < to; key += kKeys) {
       const int64_t keys = std::min<int64_t>(kKeys, shape_.keys - key);
       pack_rows(k, key, keys, keys + keys % 2, at<Word>(at_.k));
@@ -106,12 +108,28 @@ class Forward {
     }
   }
 
+  /// Goes on from the result for other keys: they count as one whose logit is lse and whose value is y.
+  void read(int64_t batch, int64_t kv_head, int64_t first, int64_t count) {
+    const auto lse = head_rows<float>(args_.lse, shape_.queries, batch, kv_head, group_, 1);
+    for_wide_type<T>(args_.y.dtype, [&](auto type) {
+      const auto y = head_rows<decltype(type)>(args_.y, shape_.queries, batch, kv_head, group_, shape_.head_dim);
+      for (int64_t i = 0; i < count; ++i) {
+        if (*lse(first + i) < kNever) continue;
+        at<float>(at_.top)[i] = *lse(first + i) * kLog2E;
+        at<float>(at_.sum)[i] = 1;
+        put_words(y(first + i), shape_.head_dim, at<float>(at_.o) + i * cols_);
+      }
+    });
+  }
+
   void write(int64_t batch, int64_t kv_head, int64_t first, int64_t count) {
-    const auto y = head_rows<T>(args_.y, shape_.queries, batch, kv_head, group_, shape_.head_dim);
     const float *sum = at<float>(at_.sum), *top = at<float>(at_.top);
-    for (int64_t i = 0; i < count; ++i) {
-      put_elements(at<float>(at_.o) + i * cols_, sum[i] == 0 ? 0.0f : 1 / sum[i], shape_.head_dim, y(first + i));
-    }
+    for_wide_type<T>(args_.y.dtype, [&](auto type) {
+      const auto y = head_rows<decltype(type)>(args_.y, shape_.queries, batch, kv_head, group_, shape_.head_dim);
+      for (int64_t i = 0; i < count; ++i) {
+        put_elements(at<float>(at_.o) + i * cols_, sum[i] == 0 ? 0.0f : 1 / sum[i], shape_.head_dim, y(first + i));
+      }
+    });
     if (args_.lse.data == nullptr) return;
     const auto lse = head_rows<float>(args_.lse, shape_.queries, batch, kv_head, group_, 1);
     for (int64_t i = 0; i < count; ++i) *lse(first + i) = top[i] * kLn2 + ::logf(sum[i]);

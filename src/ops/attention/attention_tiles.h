@@ -225,8 +225,8 @@ void pack_transposed(const HeadRows<const T>& rows, int64_t first, int64_t count
   }
 }
 
-/// B operand summed over rows: dst[row word][column] with `cols` columns; rows beyond `count` up to a whole word and
-/// columns beyond the head dimension are zero.
+/// B operand summed over rows: dst[row word][column] with `cols` columns; the row that makes an odd `count` even and
+/// columns beyond the head dimension are zero: what is hidden there has the factor 0, which NaN would survive.
 template <class T, class Word>
 void pack_summed(const HeadRows<const T>& rows, int64_t first, int64_t count, int64_t cols, Word* dst) {
   for (int64_t i = 0; i < count; i += kDepth<Word>, dst += cols) {
@@ -242,11 +242,13 @@ void pack_summed(const HeadRows<const T>& rows, int64_t first, int64_t count, in
     }
     put_zeros(cols - rows.dim, dst + rows.dim);
   }
+  if (kDepth<Word> == 1 && count % 2 != 0) put_zeros(cols, dst);
 }
 
-/// Which keys a block of rows sees: lanes carry the limits of each row, vectors those of sixteen.
+/// Which keys a block of rows sees: lanes carry the limits of each row, vectors those of sixteen. A row that sees none
+/// ends before it begins.
 struct Sight {
-  const int32_t* begin;  // [kRows] first visible key
+  const int32_t* begin;  // [kRows] first visible key, by its index
   const int32_t* end;    // [kRows] last visible key
   int64_t vectors;
 
@@ -254,10 +256,13 @@ struct Sight {
   int64_t last() const { return end[vectors * kLanes - 1]; }
 };
 
-YOKE_LANES int64_t last_key(const AttentionShape& shape, int64_t query) { return shape.query_offset + query; }
+/// Indices of the last and the first key that a query sees; neither decreases from a query to the next.
+YOKE_LANES int64_t last_key(const AttentionShape& shape, int64_t query) {
+  return std::clamp<int64_t>(shape.query_offset + query - shape.key_offset, -1, shape.keys - 1);
+}
 YOKE_LANES int64_t first_key(const AttentionShape& shape, const int32_t* key_begin, int64_t query) {
-  const int64_t from = shape.window > 0 ? last_key(shape, query) - shape.window + 1 : 0;
-  return std::max<int64_t>(std::max<int64_t>(from, 0), key_begin[query]);
+  const int64_t from = shape.window > 0 ? shape.query_offset + query - shape.window + 1 : 0;
+  return std::clamp<int64_t>(std::max<int64_t>(from, key_begin[query]) - shape.key_offset, 0, shape.keys);
 }
 
 /// The limits of `count` rows from `first` on, put into begin and end; lanes beyond them repeat the last row's.
@@ -363,6 +368,21 @@ template <class T>
 void put_elements(const float* from, float factor, int64_t count, T* to) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(from[i] * factor);
+}
+
+template <class T>
+void add_elements(const float* from, float factor, int64_t count, T* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(to[i]) + from[i] * factor);
+}
+
+/// use(T{}) or, where the tensor is wider, use(float{}).
+template <class T, class Use>
+void for_wide_type(DType dtype, const Use& use) {
+  if constexpr (!std::is_same_v<T, float>) {
+    if (dtype != DType::f32) return use(T{});
+  }
+  use(float{});
 }
 
 }  // namespace

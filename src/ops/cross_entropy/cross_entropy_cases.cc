@@ -16,7 +16,47 @@ struct Sizes {
   int64_t padding = 0;
   Supervised supervised = Supervised::most;
   float scale = 0.125f;
+  int64_t ranks = 0;  // > 0: cut into pieces of equal width, the last ones padded
 };
+
+/// The loss of all of `args.logits`, or, piece by piece, as so many ranks would find it together.
+void losses(Context& ctx, const CrossEntropy& args, int64_t ranks) {
+  if (ranks == 0) return cross_entropy(ctx, args);
+  ArenaScope scope(ctx.arena);
+  const int64_t tokens = args.logits.rows(), vocabulary = args.logits.cols(), width = (vocabulary + ranks - 1) / ranks;
+  const bool gradient = !args.dlogits.absent();
+  const TensorView sums = ctx.arena.allocate("sums", DType::f64, {ranks, tokens, CrossEntropySums::kSums});
+  std::vector<TensorView> pieces;
+  const auto real = [&](int64_t r) { return std::clamp<int64_t>(vocabulary - r * width, 0, width); };
+  for (int64_t r = 0; r < ranks; ++r) {
+    const TensorView piece = pieces.emplace_back(ctx.arena.allocate("piece", args.logits.dtype, {tokens, width}));
+    fill(ctx, {.y = piece, .value = 1000});  // padding must not count
+    if (real(r) > 0) convert(ctx, {.x = columns(args.logits, r * width, real(r)), .y = columns(piece, 0, real(r))});
+    cross_entropy_sums(ctx, {.logits = piece,
+                             .targets = args.targets,
+                             .sums = rows(reshape(sums, {ranks * tokens, sums.cols()}), r * tokens, tokens),
+                             .first = r * width,
+                             .vocabulary = vocabulary});
+  }
+  const TensorView padding = ctx.arena.allocate("padding", DType::f32, {tokens, width});
+  for (int64_t r = 0; r < ranks; ++r) {
+    const TensorView& piece = pieces[static_cast<size_t>(r)];
+    cross_entropy_shard(ctx, {.logits = piece,
+                              .targets = args.targets,
+                              .sums = sums,
+                              .loss = args.loss,
+                              .dlogits = gradient ? piece : TensorView{},
+                              .scale = args.scale,
+                              .first = r * width,
+                              .vocabulary = vocabulary});
+    if (!gradient) continue;
+    if (real(r) > 0) convert(ctx, {.x = columns(piece, 0, real(r)), .y = columns(args.dlogits, r * width, real(r))});
+    convert(ctx, {.x = piece, .y = padding});
+    for (int64_t i = 0; padding.data != nullptr && i < padding.elements(); ++i) {
+      if (i % width >= real(r)) YOKE_ASSERT(padding.as<float>()[i] == 0, "a gradient in column {}", i % width);
+    }
+  }
+}
 
 double target_of(int64_t t, const Sizes& s) {
   if (s.supervised == Supervised::none || (s.supervised == Supervised::most && t % 3 == 1)) {
@@ -52,6 +92,7 @@ OpCase base(DType dtype, const Sizes& s, const char* kind) {
                        : s.supervised == Supervised::all ? "/all"
                                                          : "",
                        kind);
+  if (s.ranks > 0) c.name += fmt::format("/{}ranks", s.ranks);
   c.inputs = {{.name = "logits",
                .dtype = dtype,
                .shape = {s.tokens, s.vocabulary},
@@ -69,7 +110,7 @@ OpCase base(DType dtype, const Sizes& s, const char* kind) {
 OpCase loss_only(DType dtype, const Sizes& s) {
   OpCase c = base(dtype, s, "loss");
   c.forward = [=](Context& ctx, Views& v) {
-    cross_entropy(ctx, {.logits = v["logits"], .targets = v["targets"], .loss = v["loss"], .scale = s.scale});
+    losses(ctx, {.logits = v["logits"], .targets = v["targets"], .loss = v["loss"], .scale = s.scale}, s.ranks);
   };
   return c;
 }
@@ -81,9 +122,10 @@ OpCase with_gradient(DType dtype, const Sizes& s, bool bench = false) {
   c.outputs.push_back({.name = "dlogits", .dtype = dtype, .shape = {s.tokens, s.vocabulary}, .row_padding = s.padding});
   c.in_place = {{"dlogits", "logits"}};
   c.forward = [=](Context& ctx, Views& v) {
-    cross_entropy(
+    losses(
         ctx,
-        {.logits = v["logits"], .targets = v["targets"], .loss = v["loss"], .dlogits = v["dlogits"], .scale = s.scale});
+        {.logits = v["logits"], .targets = v["targets"], .loss = v["loss"], .dlogits = v["dlogits"], .scale = s.scale},
+        s.ranks);
   };
   return c;
 }
@@ -104,11 +146,13 @@ OpCase differences(DType dtype, const Sizes& s) {
         loss.data = loss.as<float>() + t;
         seed = v["dloss"].as<float>()[t];
       }
-      cross_entropy(ctx, {.logits = rows(v["logits"], t, 1),
-                          .targets = target,
-                          .loss = loss,
-                          .dlogits = rows(v["dlogits"], t, 1),
-                          .scale = seed});
+      losses(ctx,
+             {.logits = rows(v["logits"], t, 1),
+              .targets = target,
+              .loss = loss,
+              .dlogits = rows(v["dlogits"], t, 1),
+              .scale = seed},
+             s.ranks);
     }
   };
   return c;
@@ -116,10 +160,10 @@ OpCase differences(DType dtype, const Sizes& s) {
 
 /// One logit of each row is infinite or NaN, at the target or beside it, early or late: all those losses are NaN, and
 /// the row between them that is sound stays sound.
-OpCase not_finite(DType dtype) {
+OpCase not_finite(DType dtype, int64_t ranks) {
   constexpr int64_t kTokens = 13, kVocabulary = 1201;
   OpCase c;
-  c.name = fmt::format("cross_entropy/{}/not_finite", name_of(dtype));
+  c.name = fmt::format("cross_entropy/{}/not_finite/{}ranks", name_of(dtype), ranks);
   c.inputs = {{.name = "targets", .dtype = DType::i32, .shape = {kTokens}, .value = [](int64_t t) {
                  return t % 2 ? 700.0 : 3.0;
                }}};
@@ -146,7 +190,7 @@ OpCase not_finite(DType dtype) {
       }
     }
     convert(ctx, {.x = wrong, .y = logits});
-    cross_entropy(ctx, {.logits = logits, .targets = v["targets"], .loss = loss, .dlogits = logits});
+    losses(ctx, {.logits = logits, .targets = v["targets"], .loss = loss, .dlogits = logits}, ranks);
     convert(ctx, {.x = logits, .y = finite});
     if (loss.data == nullptr) return;
     for (int64_t t = 0; t < kTokens; ++t) {
@@ -170,8 +214,18 @@ std::vector<OpCase> cases() {
       all.push_back(loss_only(dtype, s));
       all.push_back(with_gradient(dtype, s));
     }
+    for (const Sizes& s :
+         {Sizes{.tokens = 5, .vocabulary = 259, .ranks = 1}, Sizes{.tokens = 5, .vocabulary = 259, .ranks = 2},
+          Sizes{.tokens = 5, .vocabulary = 5, .ranks = 4},  // the last rank has nothing but padding
+          Sizes{.tokens = 8, .vocabulary = 1537, .range = 1e4, .padding = 9, .ranks = 8},
+          Sizes{.tokens = 3, .vocabulary = 65, .supervised = Supervised::none, .ranks = 2},
+          Sizes{.tokens = 2, .vocabulary = 50257, .supervised = Supervised::all, .ranks = 2}}) {
+      all.push_back(loss_only(dtype, s));
+      all.push_back(with_gradient(dtype, s));
+    }
     all.push_back(differences(dtype, {.tokens = 4, .vocabulary = 61}));
-    all.push_back(not_finite(dtype));
+    all.push_back(differences(dtype, {.tokens = 4, .vocabulary = 61, .ranks = 4}));
+    for (const int64_t ranks : {0, 2, 4}) all.push_back(not_finite(dtype, ranks));
   }
   all.push_back(with_gradient(DType::bf16, {.tokens = 1024, .vocabulary = 32000}, true));
   return all;

@@ -37,9 +37,10 @@ RowSums sum_row(const T* logits, int64_t cols) {
   return row;
 }
 
+/// `target`: its column, or -1 where it isn't one of these.
 template <class T>
 void write_gradient(const T* logits, int64_t cols, const RowSums& row, float scale, int64_t target, T* dlogits) {
-  const double target_logit = static_cast<double>(to_float(logits[target]));
+  const double target_logit = target < 0 ? 0 : static_cast<double>(to_float(logits[target]));
   const auto factor = static_cast<float>(scale / row.sum) + row.poison;
   for (int64_t begin = 0; begin < cols; begin += kBlock) {
     const int64_t n = std::min(kBlock, cols - begin);
@@ -50,6 +51,7 @@ void write_gradient(const T* logits, int64_t cols, const RowSums& row, float sca
     for (int64_t i = 0; i < n; ++i) y[i] = fast_exp(x[i] - row.largest) * factor;
     narrow(y, dlogits + begin, n);
   }
+  if (target < 0) return;
   const double probability = std::exp(target_logit - static_cast<double>(row.largest)) / row.sum;
   dlogits[target] = from_float<T>(static_cast<float>((probability - 1) * scale) + row.poison);
 }
@@ -76,10 +78,87 @@ void losses(const CrossEntropy& a, int threads) {
   }
 }
 
+/// Columns of a rank's logits that are part of the vocabulary.
+template <class Args>
+int64_t real_columns(const Args& a) {
+  return std::clamp<int64_t>(a.vocabulary - a.first, 0, a.logits.cols());
+}
+
+/// The target's column on this rank, or -1.
+int64_t column_of(int32_t target, int64_t first, int64_t columns) {
+  const int64_t column = target - first;
+  return target >= 0 && column >= 0 && column < columns ? column : -1;
+}
+
+template <class T>
+void write_sums(const CrossEntropySums& a, int threads) {
+  const int64_t rows = a.logits.rows(), cols = real_columns(a);
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= kWorthThreads)
+  for (int64_t t = 0; t < rows; ++t) {
+    const T* logits = a.logits.as<T>() + t * a.logits.row_stride;
+    const int32_t target = a.targets.as<int32_t>()[t];
+    const RowSums row = target < 0 ? RowSums{.largest = 0} : sum_row(logits, cols);
+    const int64_t at = column_of(target, a.first, cols);
+    double* sums = a.sums.as<double>() + t * CrossEntropySums::kSums;
+    sums[0] = static_cast<double>(row.largest);
+    sums[1] = row.sum;
+    sums[2] = at < 0 ? 0 : static_cast<double>(to_float(logits[at]));
+    sums[3] = static_cast<double>(row.poison);
+  }
+}
+
+/// One token's sums over the whole vocabulary, always in the order of ranks.
+RowSums total(const TensorView& sums, int64_t token, double* target_logit) {
+  const int64_t ranks = sums.shape[0], tokens = sums.shape[1];
+  const auto of = [&](int64_t rank) { return sums.as<double>() + (rank * tokens + token) * CrossEntropySums::kSums; };
+  RowSums row;
+  for (int64_t r = 0; r < ranks; ++r) row.largest = std::max(row.largest, static_cast<float>(of(r)[0]));
+  for (int64_t r = 0; r < ranks; ++r) {
+    // A rank that has nothing but padding has no largest logit.
+    if (of(r)[1] != 0) row.sum += of(r)[1] * std::exp(of(r)[0] - static_cast<double>(row.largest));
+    *target_logit += of(r)[2];
+    row.poison += static_cast<float>(of(r)[3]);
+  }
+  return row;
+}
+
+template <class T>
+void shard_losses(const CrossEntropyShard& a, int threads) {
+  const int64_t rows = a.logits.rows(), cols = real_columns(a), padding = a.logits.cols() - cols;
+  const bool gradient = a.dlogits.data != nullptr;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= kWorthThreads)
+  for (int64_t t = 0; t < rows; ++t) {
+    const int32_t target = a.targets.as<int32_t>()[t];
+    T* dlogits = gradient ? a.dlogits.as<T>() + t * a.dlogits.row_stride : nullptr;
+    double target_logit = 0;
+    const RowSums row = target < 0 ? RowSums{} : total(a.sums, t, &target_logit);
+    if (target < 0) {
+      a.loss.as<float>()[t] = 0;
+    } else {
+      const double below = static_cast<double>(row.largest) - target_logit;
+      a.loss.as<float>()[t] = static_cast<float>(std::log(row.sum) + below) + row.poison;
+    }
+    if (!gradient) continue;
+    const int64_t zeros = target < 0 ? cols + padding : padding;
+    std::memset(static_cast<void*>(dlogits + a.logits.cols() - zeros), 0, static_cast<size_t>(zeros) * sizeof(T));
+    if (target < 0) continue;
+    const T* logits = a.logits.as<T>() + t * a.logits.row_stride;
+    write_gradient(logits, cols, row, a.scale, column_of(target, a.first, cols), dlogits);
+  }
+}
+
 }  // namespace
 
 void cross_entropy(Context& ctx, const CrossEntropy& a) {
   YOKE_FOR_TYPE(a.logits.dtype, T, losses<T>(a, ctx.device.threads()));
+}
+
+void cross_entropy_sums(Context& ctx, const CrossEntropySums& a) {
+  YOKE_FOR_TYPE(a.logits.dtype, T, write_sums<T>(a, ctx.device.threads()));
+}
+
+void cross_entropy_shard(Context& ctx, const CrossEntropyShard& a) {
+  YOKE_FOR_TYPE(a.logits.dtype, T, shard_losses<T>(a, ctx.device.threads()));
 }
 
 }  // namespace yoke::YOKE_ISA

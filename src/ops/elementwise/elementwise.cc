@@ -7,11 +7,12 @@ namespace yoke {
 
 void add(Context& ctx, const Add& a) {
   check_compute_type("add", a.y);
-  check_tensor("add", "a", a.a, a.y.dtype, a.y.rows(), a.y.cols());
+  check_tensor("add", "a", a.a, a.a.dtype == DType::f32 ? DType::f32 : a.y.dtype, a.y.rows(), a.y.cols());
   check_tensor("add", "b", a.b, a.y.dtype, a.y.rows(), a.y.cols());
-  const double tensor = static_cast<double>(a.y.bytes());
   launch(ctx, "add", add_kernels, a,
-         {.flops = static_cast<double>(a.y.elements()), .bytes_read = 2 * tensor, .bytes_written = tensor});
+         {.flops = static_cast<double>(a.y.elements()),
+          .bytes_read = static_cast<double>(a.a.bytes() + a.b.bytes()),
+          .bytes_written = static_cast<double>(a.y.bytes())});
 }
 
 void convert(Context& ctx, const Convert& a) {
@@ -27,13 +28,13 @@ void convert(Context& ctx, const Convert& a) {
 }
 
 void fill(Context& ctx, const Fill& a) {
-  if (a.y.dtype != DType::u8) check_compute_type("fill", a.y);
+  if (a.y.dtype != DType::u8 && a.y.dtype != DType::f64) check_compute_type("fill", a.y);
   launch(ctx, "fill", fill_kernels, a, {.bytes_written = static_cast<double>(a.y.bytes())});
 }
 
 void fill_normal(Context& ctx, const FillNormal& a) {
   check_compute_type("fill_normal", a.y);
-  YOKE_ASSERT(a.y.contiguous());
+  YOKE_ASSERT(a.y.contiguous() && a.row_step >= 0);
   launch(ctx, "fill_normal", fill_normal_kernels, a, {.bytes_written = static_cast<double>(a.y.bytes())});
 }
 

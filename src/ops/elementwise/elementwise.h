@@ -6,9 +6,10 @@
 
 namespace yoke {
 
-/// y = a + b, computed in fp32; y may be a or b.
+/// y = a + b, computed in fp32; y may be an operand of its type.
 struct Add {
-  TensorView a, b, y;  ///< [rows, cols] of one type
+  TensorView a;     ///< [rows, cols] f32 | bf16 | f16
+  TensorView b, y;  ///< [rows, cols] a's type or, where a is f32, any of them
 };
 void add(Context& ctx, const Add& args);
 
@@ -19,18 +20,19 @@ struct Convert {
 void convert(Context& ctx, const Convert& args);
 
 struct Fill {
-  TensorView y;  ///< f32 | bf16 | f16, or u8: value is then a whole number of 0 to 255
+  TensorView y;  ///< f32 | bf16 | f16 | f64, or u8: value is then a whole number of 0 to 255
   float value = 0;
 };
 void fill(Context& ctx, const Fill& args);
 
-/// Element i becomes mean 0, deviation `deviation`, from random.normal(first + i): independent of threads and of how a
-/// tensor is cut into pieces.
+/// Element j of row i becomes mean 0, deviation `deviation`, from random.normal(first + i * row_step + j): independent
+/// of threads and of how a tensor is cut into pieces.
 struct FillNormal {
-  TensorView y;  ///< contiguous f32 | bf16 | f16
+  TensorView y;  ///< [rows, cols] contiguous f32 | bf16 | f16
   RandomStream random;
   uint64_t first = 0;
   float deviation = 1;
+  int64_t row_step = 0;  ///< 0: cols
 };
 void fill_normal(Context& ctx, const FillNormal& args);
 

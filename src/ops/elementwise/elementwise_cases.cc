@@ -22,6 +22,15 @@ OpCase add_row(DType dtype, int64_t rows, int64_t cols, int64_t padding = 0, boo
   return c;
 }
 
+/// A sum of fp32 and another type, in that type.
+OpCase add_wide_row(DType dtype, int64_t rows, int64_t cols, int64_t padding) {
+  OpCase c = add_row(dtype, rows, cols, padding);
+  c.name += "/wide";
+  c.inputs[0].dtype = DType::f32;
+  c.in_place = {{"y", "b"}};
+  return c;
+}
+
 OpCase convert_row(DType from, DType to, int64_t rows, int64_t cols, int64_t padding = 0, bool bench = false) {
   OpCase c;
   c.name = fmt::format("convert/{}/{}/{}x{}{}", name_of(from), name_of(to), rows, cols, padding ? "/strided" : "");
@@ -183,6 +192,25 @@ OpCase normal_row(DType dtype, int64_t count, uint64_t first, int64_t cut, bool 
   return c;
 }
 
+/// A window of a matrix of `step` columns that begins at number `first`.
+OpCase normal_window(DType dtype, int64_t rows, int64_t cols, uint64_t first, int64_t step) {
+  constexpr float kDeviation = 0.02f;
+  OpCase c;
+  c.name = fmt::format("fill_normal/{}/{}x{}from{}of{}", name_of(dtype), rows, cols, first, step);
+  c.outputs = {{.name = "y", .dtype = dtype, .shape = {rows, cols}}};
+  if (dtype == DType::f32) c.tolerance = 0x1p-24 / 4e-6;  // as in normal_row
+  c.reference = [=](const Arrays&, Arrays& out) {
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const auto at = first + static_cast<uint64_t>(i / cols * step + i % cols);
+      out["y"][i] = kStream.normal(at) * static_cast<double>(kDeviation);
+    }
+  };
+  c.forward = [=](Context& ctx, Views& v) {
+    fill_normal(ctx, {.y = v["y"], .random = kStream, .first = first, .deviation = kDeviation, .row_step = step});
+  };
+  return c;
+}
+
 /// Moments and tails of a million numbers, each within five of its own standard errors of the normal distribution's.
 OpCase moments_row() {
   constexpr int64_t kCount = 1 << 20;
@@ -218,16 +246,19 @@ OpCase moments_row() {
 
 std::vector<OpCase> cases() {
   constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
-  std::vector<OpCase> all{fill_row(DType::u8, 3, 1001, 200)};
+  std::vector<OpCase> all{fill_row(DType::u8, 3, 1001, 200), fill_row(DType::f64, 2, 37, 0.375f, 3)};
   for (const DType dtype : kTypes) {
     all.push_back(add_row(dtype, 1, 1));
     all.push_back(add_row(dtype, 3, 701));
     all.push_back(add_row(dtype, 37, 515, 6));
+    all.push_back(add_wide_row(dtype, 37, 515, 6));
     all.push_back(fill_row(dtype, 3, 1001, 0.15625f));
     all.push_back(fill_row(dtype, 5, 31, -3.0f, 4));
     all.push_back(normal_row(dtype, 1, 5, 0));
     all.push_back(normal_row(dtype, 20001, 3, 0));
     all.push_back(normal_row(dtype, 20001, 3, 777));
+    all.push_back(normal_window(dtype, 37, 701, 5 * 1402 + 701, 1402));
+    all.push_back(normal_window(dtype, 5, 33, 7, 99));
     all.push_back(normal_row(dtype, 1500, (uint64_t{1} << 33) - 600, 601));
     for (const DType to : kTypes) {
       all.push_back(convert_row(dtype, to, 2, 1027));

@@ -6,12 +6,12 @@
 namespace yoke::YOKE_ISA {
 namespace {
 
-template <class T>
+template <class Wide, class T>
 void add_rows(const Add& a, int threads) {
   for_blocks(threads, extent(a.y, a.a, a.b), [&](int64_t row, int64_t begin, int64_t n) {
     float a_buffer[kBlock], b_buffer[kBlock];
     T* out = a.y.as<T>() + row * a.y.row_stride + begin;
-    const float* x = widen(a.a.as<T>() + row * a.a.row_stride + begin, a_buffer, n);
+    const float* x = widen(a.a.as<Wide>() + row * a.a.row_stride + begin, a_buffer, n);
     const float* z = widen(a.b.as<T>() + row * a.b.row_stride + begin, b_buffer, n);
     float* y = block_of(out, a_buffer);
 #pragma omp simd
@@ -65,11 +65,13 @@ void normal_pair(const RandomStream& random, uint64_t pair, double* out) {
 
 template <class T>
 void fill_normal_rows(const FillNormal& a, int threads) {
-  for_blocks(threads, extent(a.y), [&](int64_t, int64_t begin, int64_t n) {
+  const int64_t step = a.row_step == 0 ? a.y.cols() : a.row_step;
+  const Extent all = step == a.y.cols() ? extent(a.y) : Extent{a.y.rows(), a.y.cols()};
+  for_blocks(threads, all, [&](int64_t row, int64_t begin, int64_t n) {
     float buffer[kBlock];
-    T* out = a.y.as<T>() + begin;
+    T* out = a.y.as<T>() + row * all.cols + begin;
     float* y = block_of(out, buffer);
-    const uint64_t first = a.first + static_cast<uint64_t>(begin);
+    const uint64_t first = a.first + static_cast<uint64_t>(row * step + begin);
     for (int64_t i = -static_cast<int64_t>(first & 1); i < n; i += 2) {
       double pair[2];
       normal_pair(a.random, (first + static_cast<uint64_t>(i)) / 2, pair);
@@ -82,7 +84,14 @@ void fill_normal_rows(const FillNormal& a, int threads) {
 
 }  // namespace
 
-void add(Context& ctx, const Add& a) { YOKE_FOR_TYPE(a.y.dtype, T, add_rows<T>(a, ctx.device.threads())); }
+void add(Context& ctx, const Add& a) {
+  const int threads = ctx.device.threads();
+  if (a.a.dtype == DType::f32) {
+    YOKE_FOR_TYPE(a.y.dtype, T, add_rows<float, T>(a, threads));
+  } else {
+    YOKE_FOR_TYPE(a.y.dtype, T, add_rows<T, T>(a, threads));
+  }
+}
 
 void convert(Context& ctx, const Convert& a) {
   const int threads = ctx.device.threads();
@@ -95,6 +104,7 @@ void convert(Context& ctx, const Convert& a) {
 
 void fill(Context& ctx, const Fill& a) {
   const int threads = ctx.device.threads();
+  if (a.y.dtype == DType::f64) return fill_rows(a, static_cast<double>(a.value), threads);
   if (a.y.dtype == DType::u8) return fill_rows(a, static_cast<uint8_t>(a.value), threads);
   YOKE_FOR_TYPE(a.y.dtype, T, fill_rows(a, from_float<T>(a.value), threads));
 }

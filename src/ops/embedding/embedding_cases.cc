@@ -10,6 +10,7 @@ struct Sizes {
   int64_t tokens, vocabulary, hidden;
   int64_t padding = 0;
   DType gradient = DType::f32;
+  int64_t first = 0, ids = 0;  // tokens are in [0, ids), the table has those from `first` on; ids 0: exactly those
 };
 
 /// Token t of the rows: repeats, and leaves some rows of the table unnamed.
@@ -19,27 +20,30 @@ OpCase row(DType dtype, Sizes s, bool bench = false) {
   OpCase c;
   c.name = fmt::format("embedding/{}/{}x{}x{}{}", name_of(dtype), s.tokens, s.vocabulary, s.hidden,
                        s.padding ? "/strided" : "");
+  if (s.first != 0) c.name += fmt::format("/from{}", s.first);
   if (s.gradient != DType::f32) c.name += fmt::format("/{}_gradient", name_of(s.gradient));
   c.bench = bench;
   c.inputs = {{.name = "tokens",
                .dtype = DType::i32,
                .shape = {s.tokens},
-               .value = [=](int64_t t) { return token(t, s.vocabulary); }},
+               .value = [=](int64_t t) { return token(t, s.ids ? s.ids : s.vocabulary); }},
               {.name = "table", .dtype = dtype, .shape = {s.vocabulary, s.hidden}, .row_padding = s.padding}};
   c.outputs = {{.name = "y", .dtype = dtype, .shape = {s.tokens, s.hidden}, .row_padding = s.padding}};
   c.reference = [=](const Arrays& in, Arrays& out) {
     for (int64_t t = 0; t < s.tokens; ++t) {
-      const auto id = static_cast<int64_t>(in.at("tokens")[t]);
-      for (int64_t i = 0; i < s.hidden; ++i) out["y"][t * s.hidden + i] = in.at("table")[id * s.hidden + i];
+      const auto id = static_cast<int64_t>(in.at("tokens")[t]) - s.first;
+      const bool here = id >= 0 && id < s.vocabulary;
+      for (int64_t i = 0; i < s.hidden; ++i) out["y"][t * s.hidden + i] = here ? in.at("table")[id * s.hidden + i] : 0;
     }
   };
-  c.forward = [](Context& ctx, Views& v) {
-    embedding_forward(ctx, {.tokens = v["tokens"], .table = v["table"], .y = v["y"]});
+  c.forward = [=](Context& ctx, Views& v) {
+    embedding_forward(ctx, {.tokens = v["tokens"], .table = v["table"], .y = v["y"], .first = s.first});
   };
   c.seeds = {"y"};
   c.gradients = {{.of = "table", .dtype = s.gradient, .accumulates = true}};
-  c.backward = [](Context& ctx, Views& v, bool accumulate) {
-    embedding_backward(ctx, {.tokens = v["tokens"], .dy = v["dy"], .dtable = v["dtable"], .accumulate = accumulate});
+  c.backward = [=](Context& ctx, Views& v, bool accumulate) {
+    embedding_backward(
+        ctx, {.tokens = v["tokens"], .dy = v["dy"], .dtable = v["dtable"], .accumulate = accumulate, .first = s.first});
   };
   return c;
 }
@@ -81,6 +85,10 @@ std::vector<OpCase> cases() {
   }
   for (const DType dtype : {DType::bf16, DType::f32}) {
     all.push_back(row(dtype, {.tokens = 300, .vocabulary = 7, .hidden = 101, .gradient = DType::bf16}));
+    all.push_back(
+        row(dtype, {.tokens = 90, .vocabulary = 5, .hidden = 21, .gradient = DType::bf16, .first = 3, .ids = 13}));
+    all.push_back(row(dtype, {.tokens = 90, .vocabulary = 5, .hidden = 21, .first = 3, .ids = 13}));
+    all.push_back(row(dtype, {.tokens = 9, .vocabulary = 5, .hidden = 21, .first = 13, .ids = 13}));
   }
   for (const int threads : {1, 2, 5}) all.push_back(order(threads));
   all.push_back(row(DType::bf16, {.tokens = 1024, .vocabulary = 32000, .hidden = 768}, true));

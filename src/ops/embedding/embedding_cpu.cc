@@ -6,14 +6,22 @@
 namespace yoke::YOKE_ISA {
 namespace {
 
+/// The token's row in a table of `rows` rows whose first is that of token `first`, or -1.
+int64_t row_of(int32_t token, int64_t first, int64_t rows) {
+  const int64_t row = token - first;
+  return row >= 0 && row < rows ? row : -1;
+}
+
 /// Every token's columns [begin, begin + n) in order, so that sums do not depend on the threads.
 template <class T>
 void add_columns(const EmbeddingBackward& a, int64_t begin, int64_t n) {
   float buffer[kBlock];
   const int32_t* tokens = a.tokens.as<int32_t>();
   for (int64_t t = 0; t < a.dy.rows(); ++t) {
+    const int64_t at = row_of(tokens[t], a.first, a.dtable.rows());
+    if (at < 0) continue;
     const float* dy = widen(a.dy.as<T>() + t * a.dy.row_stride + begin, buffer, n);
-    float* row = a.dtable.as<float>() + tokens[t] * a.dtable.row_stride + begin;
+    float* row = a.dtable.as<float>() + at * a.dtable.row_stride + begin;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) row[i] += dy[i];
   }
@@ -28,7 +36,12 @@ void add_columns_rounded(const EmbeddingBackwardKernel& a, int64_t begin, int64_
   float buffer[kBlock], sum[kBlock];
   for (int64_t first = 0; first < count;) {
     const int32_t token = tokens[order[first]];
-    bf16* row = a.dtable.as<bf16>() + token * a.dtable.row_stride + begin;
+    const int64_t at = row_of(token, a.first, a.dtable.rows());
+    if (at < 0) {
+      ++first;
+      continue;
+    }
+    bf16* row = a.dtable.as<bf16>() + at * a.dtable.row_stride + begin;
     widen(row, sum, n);
     for (; first < count && tokens[order[first]] == token; ++first) {
       const float* dy = widen(a.dy.as<T>() + order[first] * a.dy.row_stride + begin, buffer, n);
@@ -77,8 +90,13 @@ void embedding_forward(Context& ctx, const EmbeddingForward& a) {
   const auto bytes = static_cast<size_t>(a.y.cols() * size);
 #pragma omp parallel for num_threads(ctx.device.threads()) schedule(static) if (a.y.elements() >= kWorthThreads)
   for (int64_t t = 0; t < tokens; ++t) {
-    std::memcpy(a.y.as<char>() + t * a.y.row_stride * size,
-                a.table.as<char>() + a.tokens.as<int32_t>()[t] * a.table.row_stride * size, bytes);
+    char* y = a.y.as<char>() + t * a.y.row_stride * size;
+    const int64_t at = row_of(a.tokens.as<int32_t>()[t], a.first, a.table.rows());
+    if (at < 0) {
+      std::memset(y, 0, bytes);
+    } else {
+      std::memcpy(y, a.table.as<char>() + at * a.table.row_stride * size, bytes);
+    }
   }
 }
 

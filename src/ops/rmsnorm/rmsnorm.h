@@ -31,7 +31,7 @@ struct RmsNormBackward {
   TensorView weight;             ///< [cols]
   TensorView rstd;               ///< [rows * groups] f32
   TensorView residual_gradient;  ///< as dy, or absent
-  TensorView dx;                 ///< as dy; may be dy or residual_gradient
+  TensorView dx;                 ///< as dy; may be dy, x or residual_gradient
   TensorView dweight;            ///< [cols] f32; absent for frozen weights
   bool accumulate = false;       ///< dweight += instead of =
   int64_t groups = 1;

@@ -19,6 +19,7 @@ struct Sgd {
   float weight_decay = 0;
   float gradient_scale = 1;  ///< clip factor / loss scale
   RandomStream random;       ///< of this tensor and step; used where something is rounded at random
+  ElementPlaces places;      ///< whose numbers those are, where this is a part of a tensor
 };
 
 /// The result does not depend on the number of threads.

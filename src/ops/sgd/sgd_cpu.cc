@@ -23,10 +23,10 @@ void sgd(Context& ctx, const SgdKernel& a) {
         master[i] -= rate * m1 + decay * master[i];
       }
       uint32_t bits[kBlock];
-      if (a.m.values.dtype == DType::bf16) random_bits(a.random, begin, 0, bits);
+      if (a.m.values.dtype == DType::bf16) random_bits(a.random, a.places, begin, count, 0, bits);
       store_moment(m, a.m, *a.map, begin, count, bits, 0);
     }
-    store_weights(master, a.weights, begin, count, a.random);
+    store_weights(master, a.weights, begin, count, a.random, a.places);
   });
 }
 
