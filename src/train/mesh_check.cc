@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "train/context_batch.h"
+#include "train/mesh_choice.h"
 #include "train/pipeline_stages.h"
 #include "train/recipe_words.h"
 
@@ -31,12 +32,7 @@ void check_axis(const char* key, int64_t ranks, const std::vector<Divided>& divi
     legal = legal && d.size % ranks == 0;
   }
   if (legal) return;
-  std::vector<int64_t> sizes;
-  for (int64_t n = 1; n <= common; ++n) {
-    if (common % n == 0) sizes.push_back(n);
-  }
-  fail_usage("{} is {}; it has to divide {}: legal are {}.", key, ranks, fmt::join(names, ", "),
-             fmt::join(sizes, ", "));
+  fail_usage("{} is {}; it has to divide {}: legal are {}.", key, ranks, fmt::join(names, ", "), divisors_text(common));
 }
 
 void check_tensor_axis(const EngineOptions& options, const ModelConfig& model) {
@@ -78,12 +74,8 @@ void check_shards(const EngineOptions& options) {
   const MeshSizes& mesh = options.mesh;
   const int replicas = mesh.replicas();
   if (mesh.shard <= 0 || replicas % mesh.shard == 0) return;
-  std::vector<int> sizes;
-  for (int n = 1; n <= replicas; ++n) {
-    if (replicas % n == 0) sizes.push_back(n);
-  }
   fail_usage("parallel.shard is {}; it has to divide the {} ranks of parallel.data x parallel.context: legal are {}.",
-             mesh.shard, replicas, fmt::join(sizes, ", "));
+             mesh.shard, replicas, divisors_text(replicas));
 }
 
 }  // namespace

@@ -32,15 +32,20 @@ void check_shard(const LoadedRecipe& loaded, const MeshSizes& sizes) {
   }
   const int replicas = sizes.replicas();
   if (replicas % sizes.shard == 0) return;
-  std::string legal;
-  for (int n = 1; n <= replicas; ++n) {
-    if (replicas % n == 0) legal += fmt::format("{}{}", legal.empty() ? "" : ", ", n);
-  }
   fail_usage("{}: parallel.shard is {}; it has to divide the {} ranks of data {} x context {}: legal are {}.",
-             place(loaded, "parallel.shard"), sizes.shard, replicas, sizes.data, sizes.context, legal);
+             place(loaded, "parallel.shard"), sizes.shard, replicas, sizes.data, sizes.context,
+             divisors_text(replicas));
 }
 
 }  // namespace
+
+std::string divisors_text(int64_t n) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  return fmt::format("{}", fmt::join(divisors, ", "));
+}
 
 MeshSizes mesh_sizes(const ParallelRecipe& parallel) {
   return {.data = static_cast<int>(parallel.data.value_or(1)),

@@ -9,6 +9,9 @@
 
 namespace yoke {
 
+/// "1, 2, 3, 6": what divides n, for messages.
+std::string divisors_text(int64_t n);
+
 /// The sizes as they are given; data: auto is 1.
 MeshSizes mesh_sizes(const ParallelRecipe& parallel);
 

@@ -5,25 +5,14 @@
 
 #include "plan/memory_picture.h"
 #include "plan/report.h"
-#include "tests/train/support.h"
+#include "tests/plan/support.h"
 
 namespace yoke {
 namespace {
 
 using test::error_of;
 
-/// What Hugging Face's config.json says of a Llama 3 model of these sizes.
-nlohmann::json llama3(int64_t hidden, int64_t layers, int64_t heads, int64_t mlp) {
-  return test::tiny_config("Llama", {{"vocab_size", 128256},
-                                     {"hidden_size", hidden},
-                                     {"num_hidden_layers", layers},
-                                     {"num_attention_heads", heads},
-                                     {"num_key_value_heads", 8},
-                                     {"head_dim", hidden / heads},
-                                     {"intermediate_size", mlp},
-                                     {"max_position_embeddings", 131072}});
-}
-const nlohmann::json kLlama8B = llama3(4096, 32, 32, 14336);
+const nlohmann::json kLlama8B = test::llama3(4096, 32, 32, 14336);
 
 class Plans : public testing::Test {
  protected:
@@ -191,7 +180,7 @@ TEST_F(Plans, WhereNothingFitsEveryKeyThatLowersTheNeedIsNamed) {
   expect({{"train.precision", "fp32"}, {"train.optimizer", "sgd"}, {"train.momentum", "0"}}, {3});
   expect({{"train.precision", "fp32"}, {"memory.consume_gradients", "true"}}, {0});
   const auto on_l4 = [&](const std::map<std::string, std::string>& changes) {
-    return misfit_text(plan(llama3(8192, 80, 64, 28672), changes, "L4"), "yoke plan it");
+    return misfit_text(plan(test::llama3(8192, 80, 64, 28672), changes, "L4"), "yoke plan it");
   };
   const std::string all = on_l4({{"train.precision", "bf16"}});
   for (const std::string& key : keys) EXPECT_CONTAINS(all, key);

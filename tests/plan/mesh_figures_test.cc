@@ -3,24 +3,14 @@
 
 #include "plan/memory_plan.h"
 #include "plan/report.h"
-#include "tests/train/support.h"
+#include "tests/plan/support.h"
 
 namespace yoke {
 namespace {
 
 using Changes = std::map<std::string, std::string>;
 
-nlohmann::json llama3(int64_t hidden, int64_t layers, int64_t heads, int64_t mlp) {
-  return test::tiny_config("Llama", {{"vocab_size", 128256},
-                                     {"hidden_size", hidden},
-                                     {"num_hidden_layers", layers},
-                                     {"num_attention_heads", heads},
-                                     {"num_key_value_heads", 8},
-                                     {"head_dim", hidden / heads},
-                                     {"intermediate_size", mlp},
-                                     {"max_position_embeddings", 131072}});
-}
-const nlohmann::json k8B = llama3(4096, 32, 32, 14336), k70B = llama3(8192, 80, 64, 28672);
+const nlohmann::json k8B = test::llama3(4096, 32, 32, 14336), k70B = test::llama3(8192, 80, 64, 28672);
 constexpr double kP8B = 8'030'261'248, kP70B = 70'553'706'496;
 constexpr double kOutside8B = 2 * 128256.0 * 4096, kLayer8B = 218'112'000;  // embedding and head; a layer
 

@@ -105,6 +105,13 @@ double difference(const std::string& a, const std::string& b) {
   return std::sqrt(error / square);
 }
 
+void expect_close_steps(const Outcome& got, const Outcome& want) {
+  for (size_t s = 0; s < kSteps; ++s) {
+    EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum) << s;
+    EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm) << s;
+  }
+}
+
 ModelConfig model(bool tied, const char* family = "Llama") {
   return test::tiny_model(family, {{"num_hidden_layers", 8}, {"tie_word_embeddings", tied}});
 }
@@ -163,10 +170,7 @@ TEST(Pipeline, TiedEmbeddingsStayTheSameBits) {
       EXPECT_TRUE(got.weights.at("embedding") == got.weights.at("embedding copy"));
       EXPECT_TRUE(got.gradients.at("embedding") == got.gradients.at("embedding copy"));
       for (const auto& [row, bytes] : want.gradients) EXPECT_LE(difference(got.gradients.at(row), bytes), 1e-5) << row;
-      for (size_t s = 0; s < kSteps; ++s) {
-        EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum);
-        EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm);
-      }
+      expect_close_steps(got, want);
     }
   }
 }
@@ -181,10 +185,7 @@ TEST(Pipeline, GoesWithDataParallelAndZero) {
         const EngineOptions options = options_of(layout, 3);
         SCOPED_TRACE(text_of(options));
         const Outcome got = outcome_of(config, options);
-        for (size_t s = 0; s < kSteps; ++s) {
-          EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum);
-          EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm);
-        }
+        expect_close_steps(got, want);
         EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
       }
     }
@@ -199,10 +200,7 @@ TEST(Pipeline, GoesWithTensorParallel) {
     const EngineOptions options = options_of(layout, 3);
     SCOPED_TRACE(text_of(options));
     const Outcome got = outcome_of(config, options);
-    for (size_t s = 0; s < kSteps; ++s) {
-      EXPECT_NEAR(got.steps[s].loss_sum, want.steps[s].loss_sum, 1e-5 * want.steps[s].loss_sum);
-      EXPECT_NEAR(got.steps[s].gradient_norm, want.steps[s].gradient_norm, 1e-5 * want.steps[s].gradient_norm) << s;
-    }
+    expect_close_steps(got, want);
     EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
   }
 }
